@@ -1,0 +1,152 @@
+"""From a checkpoint to a decoder that keeps the promise: precision chosen, weights packed, shapes probed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from surefoot.models import probe
+from surefoot.models.config import Checkpoint, ModelConfig
+from surefoot.models.decoder import Decoder, Layer, Weights
+from surefoot.models.linear import (
+    BFloat16Linear,
+    Float16Linear,
+    Float32Linear,
+    Int8Linear,
+    Linear,
+    Precision,
+    Tiles,
+)
+from surefoot.models.prepare import FUSED, Prepared, prepare
+from surefoot.types import SurefootError
+
+HEAD_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32)  # row counts the head is probed at: it is large
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """precision: the one in use. inexact: why a row may differ with its company; None when it can't."""
+
+    decoder: Decoder
+    precision: Precision
+    inexact: str | None
+
+
+def build(checkpoint: Checkpoint, precision: Precision | None, folder: Path) -> Built:
+    """Packs and probes. precision: None chooses; folder: where prepared weights are kept.
+
+    Raises SurefootError for a precision that this machine can't keep exact, or a damaged file.
+    """
+    config = checkpoint.config
+    chosen = precision or best_precision(config)
+    if chosen == "int8" and precision and not _int8_is_exact(config):
+        raise SurefootError(
+            "precision int8: this CPU has no exact 8-bit product (VNNI or AMX); use bf16 or fp32"
+        )
+    if chosen == "bf16" and not _has_bf16():
+        raise SurefootError("precision bf16: this CPU has no bf16 product; use fp32")
+    weights = pack(config, prepare(checkpoint, chosen, folder), chosen)
+    key_dtype = torch.bfloat16 if chosen == "bf16" else torch.float32
+    sizes, head_sizes, inexact = _probe(config, weights, chosen, key_dtype)
+    return Built(Decoder(config, weights, Tiles(sizes), Tiles(head_sizes), key_dtype), chosen, inexact)
+
+
+def best_precision(config: ModelConfig) -> Precision:
+    """int8 where this machine's product is exact, else bf16 where it has one, else fp32."""
+    if _int8_is_exact(config):
+        return "int8"
+    return "bf16" if _has_bf16() else "fp32"
+
+
+def _has_bf16() -> bool:
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+def _int8_is_exact(config: ModelConfig) -> bool:
+    def product(planes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return Int8Linear(weight, torch.ones(len(weight))).product(planes)
+
+    widths = {config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size}
+    return all(probe.integer_product_is_exact(product, width) for width in sorted(widths))
+
+
+def pack(config: ModelConfig, prepared: Prepared, precision: Precision) -> Weights:
+    """The decoder's weights out of prepared tensors."""
+
+    def linear(name: str) -> Linear:
+        bias = prepared.get(f"{name}.bias")
+        if precision == "int8":
+            return Int8Linear(prepared[f"{name}.weight"], prepared[f"{name}.scale"], bias)
+        return (BFloat16Linear if precision == "bf16" else Float32Linear)(prepared[f"{name}.weight"], bias)
+
+    def layer(index: int) -> Layer:
+        at = f"layers.{index}"
+        qkv, output, gate_up, down = (linear(f"{at}.{fused}") for fused in FUSED)
+        norms = [prepared.get(f"{at}.{name}.weight") for name in NORMS]
+        return Layer(
+            prepared[f"{at}.attention_norm.weight"],
+            prepared[f"{at}.mlp_norm.weight"],
+            qkv,
+            output,
+            gate_up,
+            down,
+            *norms,
+        )
+
+    layers = [layer(index) for index in range(config.num_layers)]
+    return Weights(prepared["embed"], layers, prepared["norm.weight"], _head(prepared, precision, linear))
+
+
+NORMS = ("q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
+
+
+def _head(prepared: Prepared, precision: Precision, linear: Callable[[str], Linear]) -> Linear:
+    if precision == "bf16":
+        weight = prepared["head.weight"]
+        has_fp16 = "fbgemm" in torch.backends.quantized.supported_engines
+        return Float16Linear(weight) if has_fp16 else Float32Linear(weight)
+    if "head.weight" not in prepared:  # tied, in fp32: the embedding itself
+        return Float32Linear(prepared["embed"])
+    return linear("head")
+
+
+def _probe(
+    config: ModelConfig, weights: Weights, precision: Precision, key_dtype: torch.dtype
+) -> tuple[tuple[int, ...], tuple[int, ...], str | None]:
+    """Row counts for the layers and for the head, and what keeps the promise from holding, if anything."""
+    first = weights.layers[0]
+    widths = (
+        config.hidden_size,
+        config.num_heads * config.head_dim,
+        config.hidden_size,
+        config.intermediate_size,
+    )
+    linears = (first.qkv, first.output, first.gate_up, first.down)
+    found = [probe.glue_sizes(config.hidden_size, config.intermediate_size)]
+    for linear, width in zip(linears, widths, strict=True):
+        found.append(_linear_sizes(linear, width, precision))
+    generator = torch.Generator().manual_seed(3)
+    rows = torch.randn(max(HEAD_SIZES), config.hidden_size, generator=generator)
+    sizes, head_sizes = probe.intersection(found), probe.agreeing(weights.head, rows, HEAD_SIZES)
+    fallback = (probe.REFERENCE,)
+    if not sizes or not head_sizes:
+        return (
+            sizes or fallback,
+            head_sizes or fallback,
+            "a matrix product gives a row other bits in other places",
+        )
+    if not probe.attention_is_canonical(config.num_heads, config.num_kv_heads, config.head_dim, key_dtype):
+        return sizes, head_sizes, "attention gives a row other bits among other rows"
+    return sizes, head_sizes, None
+
+
+def _linear_sizes(linear: Linear, width: int, precision: Precision) -> tuple[int, ...]:
+    generator = torch.Generator().manual_seed(4)
+    rows = torch.randn(max(probe.CANDIDATES), width, generator=generator)
+    if precision == "int8":  # integer sums have no order; only the scaling is left to ask about
+        return probe.agreeing(linear, rows)
+    outs = linear(rows[:1]).shape[1]
+    return probe.linear_sizes(BFloat16Linear if precision == "bf16" else Float32Linear, outs, width)
