@@ -1,0 +1,224 @@
+"""A GGUF file as a checkpoint: configuration from its metadata, tensors dequantized one at a time."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from gguf import GGMLQuantizationType as Kind
+from gguf.quants import dequantize
+
+from surefoot.models.config import ModelConfig, Rope
+from surefoot.models.fields import Fields
+from surefoot.models.gguf_container import GgufContainer, TensorInfo
+from surefoot.models.gguf_tokenizer import gguf_eos_ids
+from surefoot.models.layout import MAX_LAYERS, check_config, check_tensors, expected_shapes, fingerprint
+from surefoot.models.rope import MAX_HEAD_DIM, divided_rope, plain_rope
+from surefoot.types import SurefootError
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")  # Mistral files say llama
+KINDS = (
+    Kind.F32,
+    Kind.F16,
+    Kind.BF16,
+    Kind.Q4_0,
+    Kind.Q4_1,
+    Kind.Q5_0,
+    Kind.Q8_0,
+    Kind.Q4_K,
+    Kind.Q5_K,
+    Kind.Q6_K,
+)
+
+_CHUNK_ELEMENTS = 1 << 22  # dequantizing goes through several float32 copies: 16 MB each
+_FACTORS = "rope_freqs.weight"
+_NAMES = {
+    "embed": "token_embd",
+    "norm": "output_norm",
+    "head": "output",
+    "attention_norm": "attn_norm",
+    "mlp_norm": "ffn_norm",
+    "q": "attn_q",
+    "k": "attn_k",
+    "v": "attn_v",
+    "o": "attn_output",
+    "q_norm": "attn_q_norm",
+    "k_norm": "attn_k_norm",
+    "attention_post_norm": "post_attention_norm",
+    "mlp_post_norm": "post_ffw_norm",
+    "gate": "ffn_gate",
+    "up": "ffn_up",
+    "down": "ffn_down",
+}
+_GEMMA_PATTERN = 6  # every sixth layer sees everything
+_GEMMA_LOCAL_BASE = 10_000.0
+_GEMMA_27B_LAYERS = 62  # scales its attention by hidden_size / num_heads, which its files don't say
+
+
+class GgufCheckpoint:
+    """An opened GGUF file. Raises SurefootError naming the file and what it lacks or has too much."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = GgufContainer(path)
+        self._config = _config(self._file)
+        shapes = expected_shapes(self._config)
+        self._names = tuple(shapes)
+        found = {name: info.shape for name, info in self._file.tensors.items()}
+        expected = {_file_name(name): shape for name, shape in shapes.items()}
+        check_tensors(path, expected, found, self._config.family, extra=(_FACTORS,))
+        for name in expected:
+            _refuse_kind(path, self._file.tensors[name])
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._config
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint([self._file.path])
+
+    def names(self) -> tuple[str, ...]:
+        return self._names
+
+    def tensor(self, name: str) -> torch.Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        tensor = _dequantized(self._file, self._file.tensors[_file_name(name)])
+        if self._config.family == "llama" and (match := re.fullmatch(r"layers\.\d+\.([qk])\.\w+", name)):
+            heads = self._config.num_heads if match[1] == "q" else self._config.num_kv_heads
+            return _half_split(tensor, heads)
+        return tensor
+
+    def metadata(self) -> Mapping[str, object]:
+        return self._file.metadata
+
+
+def _file_name(name: str) -> str:
+    stem, suffix = name.rsplit(".", 1)
+    if not stem.startswith("layers."):
+        return f"{_NAMES[stem]}.{suffix}"
+    _, layer, part = stem.split(".")
+    return f"blk.{layer}.{_NAMES[part]}.{suffix}"
+
+
+def _refuse_kind(path: Path, info: TensorInfo) -> None:
+    if info.kind not in KINDS:
+        supported = ", ".join(kind.name for kind in KINDS)
+        raise SurefootError(
+            f"{path}: tensor {info.name!r} has type {info.kind.name}; supported are {supported}"
+        )
+
+
+def _dequantized(file: GgufContainer, info: TensorInfo) -> torch.Tensor:
+    blocks = file.blocks(info)
+    row_length = info.shape[-1]
+    out = np.empty((blocks.shape[0], row_length), np.float32)
+    step = max(1, _CHUNK_ELEMENTS // row_length)
+    for start in range(0, len(out), step):
+        out[start : start + step] = dequantize(blocks[start : start + step], info.kind)
+    return torch.from_numpy(out.reshape(info.shape))
+
+
+def _half_split(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """GGUF's llama keeps the two halves of a rotated pair side by side; back to first half, second half."""
+    pairs = tensor.shape[0] // heads // 2
+    return tensor.reshape(heads, pairs, 2, -1).transpose(1, 2).reshape(tensor.shape).contiguous()
+
+
+def _config(file: GgufContainer) -> ModelConfig:
+    architecture = file.metadata.get("general.architecture")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        supported = ", ".join(ARCHITECTURES)
+        raise SurefootError(f"{file.path}: architecture {architecture!r} is not supported; {supported} are")
+    prefix = f"{architecture}."
+    own = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
+    meta = Fields(file.path, own, prefix)
+    hidden = meta.count("embedding_length", limit=1 << 20)
+    heads = meta.count("attention.head_count", limit=1 << 16)
+    head_dim = meta.count("attention.key_length", default=max(1, hidden // heads), limit=MAX_HEAD_DIM)
+    layers = meta.count("block_count", limit=MAX_LAYERS)
+    gemma = architecture == "gemma3"
+    windows, ropes = _attention_kinds(file, meta, architecture, layers, head_dim)
+    config = ModelConfig(
+        family=architecture,
+        vocab_size=_vocab_size(file),
+        hidden_size=hidden,
+        intermediate_size=meta.count("feed_forward_length", limit=1 << 24),
+        num_layers=layers,
+        num_heads=heads,
+        num_kv_heads=meta.count("attention.head_count_kv", default=heads, limit=1 << 16),
+        head_dim=head_dim,
+        max_length=meta.count("context_length"),
+        norm_eps=meta.real("attention.layer_norm_rms_epsilon"),
+        activation="gelu_tanh" if gemma else "silu",
+        attention_bias="blk.0.attn_q.bias" in file.tensors,
+        qk_norm=architecture in ("qwen3", "gemma3"),
+        post_norms=gemma,
+        embedding_scale=float(np.float32(math.sqrt(hidden))) if gemma else 1.0,
+        attention_scale=(hidden / heads if gemma and layers == _GEMMA_27B_LAYERS else head_dim) ** -0.5,
+        tied_head="output.weight" not in file.tensors,
+        windows=windows,
+        ropes=ropes,
+        eos_token_ids=gguf_eos_ids(file.metadata),
+    )
+    check_config(file.path, config)
+    return config
+
+
+def _vocab_size(file: GgufContainer) -> int:
+    embedding = file.tensors.get("token_embd.weight")
+    if embedding is None:
+        raise SurefootError(f"{file.path}: tensor 'token_embd.weight' is missing")
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if isinstance(tokens, list) and len(tokens) > embedding.shape[0]:
+        rows = embedding.shape[0]
+        raise SurefootError(f"{file.path}: its tokenizer has {len(tokens)} tokens, its embedding {rows} rows")
+    return embedding.shape[0]
+
+
+def _attention_kinds(
+    file: GgufContainer, meta: Fields, architecture: str, layers: int, head_dim: int
+) -> tuple[tuple[int | None, ...], tuple[Rope, ...]]:
+    """Window and rotary frequencies of every layer."""
+    for key, usual in (("attention.value_length", head_dim), ("rope.dimension_count", head_dim)):
+        if meta.count(key, default=usual) != usual:
+            raise meta.fail(key, f"only {usual}, the size of a head, is supported")
+    for key in ("attn_logit_softcapping", "final_logit_softcapping", "expert_count"):
+        if meta.get(key):
+            raise meta.fail(key, "which is not supported")
+    rope = _rope(file, meta, architecture, head_dim)
+    if architecture != "gemma3":
+        # Mistral's is meant; Qwen files may name a window that their models don't use.
+        windowed = architecture == "llama" and meta.get("attention.sliding_window")
+        return (meta.count("attention.sliding_window") if windowed else None,) * layers, (rope,) * layers
+    window = meta.count("attention.sliding_window")
+    pattern = meta.count("attention.sliding_window_pattern", default=_GEMMA_PATTERN)
+    local = plain_rope(head_dim, meta.real("rope.freq_base_swa", default=_GEMMA_LOCAL_BASE))
+    everything = [layer % pattern == pattern - 1 for layer in range(layers)]
+    return tuple(None if e else window for e in everything), tuple(rope if e else local for e in everything)
+
+
+def _rope(file: GgufContainer, meta: Fields, architecture: str, head_dim: int) -> Rope:
+    rope = plain_rope(
+        head_dim, meta.real("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0)
+    )
+    kind = meta.get("rope.scaling.type")
+    if kind not in (None, "none", "linear"):
+        raise meta.fail("rope.scaling.type", "which is not supported; none and linear are")
+    factor = meta.real("rope.scaling.factor", default=meta.real("rope.scale_linear", default=1.0))
+    if kind == "linear" or (kind is None and factor != 1.0):
+        rope = divided_rope(rope, [factor] * len(rope.frequencies))
+    info = file.tensors.get(_FACTORS)
+    if info is None:
+        return rope
+    if info.kind is not Kind.F32 or info.shape != (len(rope.frequencies),):
+        found, wanted = f"{info.kind.name} {list(info.shape)}", f"F32 [{len(rope.frequencies)}]"
+        raise SurefootError(f"{file.path}: tensor {_FACTORS!r} is {found}, not {wanted}")
+    factors = _dequantized(file, info).tolist()
+    if not all(0 < f < math.inf for f in factors):
+        raise SurefootError(f"{file.path}: tensor {_FACTORS!r} holds a factor that is not above 0")
+    return divided_rope(rope, factors)

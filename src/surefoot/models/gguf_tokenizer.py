@@ -1,0 +1,193 @@
+"""The tokenizer inside a GGUF file, rebuilt for the tokenizers library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
+from tokenizers.models import BPE
+
+from surefoot.types import SurefootError
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
+SPACE = "▁"  # how SentencePiece vocabularies spell a space
+
+# How each kind of byte-level vocabulary was trained to split text. Several patterns split one after the
+# other, each within the pieces of the one before.
+_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}%s"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_LLAMA3, _QWEN2 = _WORDS % "{1,3}", _WORDS % ""
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_TEKKEN = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*|\p{{N}}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_SPLITS: dict[str, tuple[str, ...]] = {
+    "default": (r"[\p{P}$+<=>^~|`]+", _GPT2, r"\p{N}+", "[0-9][0-9][0-9]"),
+    "gpt-2": (_GPT2,),
+    "smollm": (r"\p{N}", _GPT2),
+    "starcoder": (r"\p{N}", _GPT2),
+    "qwen2": (_QWEN2,),
+    "deepseek-r1-qwen": (_QWEN2,),
+    "llama-bpe": (_LLAMA3,),
+    "llama-v3": (_LLAMA3,),
+    "llama3": (_LLAMA3,),
+    "smaug-bpe": (_LLAMA3,),
+    "tekken": (_TEKKEN,),
+}
+_WHOLE_WORDS_FIRST = ("llama-bpe", "llama-v3", "llama3", "tekken")  # a word in the vocabulary needs no merges
+_NORMALIZED = ("qwen2", "deepseek-r1-qwen")  # trained on composed characters (NFC)
+
+# Control tokens that end a turn or a document, whatever the file names as its one end token.
+_END_TEXTS = ("</s>", "<eos>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>") + (
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GgufVocabulary:
+    """What a GGUF file says of its tokenizer. texts: per id. kinds: per id, GGUF's token types."""
+
+    texts: Sequence[str]
+    kinds: Sequence[int]
+    metadata: Mapping[str, object]
+
+
+def gguf_vocabulary(metadata: Mapping[str, object]) -> GgufVocabulary:
+    """Raises SurefootError when the file has no tokenizer, or lists that don't fit each other."""
+    texts = metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise SurefootError("the GGUF file has no tokenizer (tokenizer.ggml.tokens is missing)")
+    kinds = metadata.get("tokenizer.ggml.token_type")
+    if kinds is None:
+        return GgufVocabulary(texts, [_NORMAL] * len(texts), metadata)
+    if not isinstance(kinds, np.ndarray) or len(kinds) != len(texts):
+        raise SurefootError(f"tokenizer.ggml.token_type doesn't fit the {len(texts)} tokens of the GGUF file")
+    return GgufVocabulary(texts, kinds.tolist(), metadata)
+
+
+def gguf_eos_ids(metadata: Mapping[str, object]) -> tuple[int, ...]:
+    """Ids after which a text or a turn is over, the file's own first."""
+    named = (metadata.get(f"tokenizer.ggml.{kind}_token_id") for kind in ("eos", "eot", "eom"))
+    ids = [token for token in named if isinstance(token, int)]
+    if "tokenizer.ggml.tokens" in metadata:
+        vocabulary = gguf_vocabulary(metadata)
+        pairs = zip(vocabulary.texts, vocabulary.kinds, strict=True)
+        ids += [i for i, (text, kind) in enumerate(pairs) if kind == _CONTROL and text in _END_TEXTS]
+    return tuple(dict.fromkeys(ids))
+
+
+def build_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
+    """The library's tokenizer for a GGUF vocabulary: byte-level BPE ("gpt2") or SentencePiece BPE ("llama").
+
+    It adds no BOS or EOS by itself. Raises SurefootError for another kind of tokenizer and for an unknown
+    way of splitting text, which would give other tokens silently.
+    """
+    vocabulary = gguf_vocabulary(metadata)
+    kind = metadata.get("tokenizer.ggml.model")
+    if kind == "gpt2":
+        tokenizer = _byte_level(vocabulary)
+    elif kind == "llama":
+        tokenizer = _sentencepiece(vocabulary)
+    else:
+        raise SurefootError(f"tokenizer.ggml.model {kind!r} is not supported; gpt2 and llama are")
+    return tokenizer
+
+
+def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
+    pre = vocabulary.metadata.get("tokenizer.ggml.pre", "default")
+    if not isinstance(pre, str) or pre not in _SPLITS:
+        raise SurefootError(f"tokenizer.ggml.pre {pre!r} is not supported; {', '.join(_SPLITS)} are")
+    merges = vocabulary.metadata.get("tokenizer.ggml.merges")
+    if not isinstance(merges, list):
+        raise SurefootError("tokenizer.ggml.merges is missing from the GGUF file")
+    ids = _ids(vocabulary.texts)
+    pairs: list[tuple[str, str]] = []
+    for merge in merges:
+        left, _, right = str(merge).partition(" ")
+        if not (left in ids and right in ids and left + right in ids):
+            raise SurefootError(f"tokenizer.ggml.merges: {merge!r} joins or makes something that is no token")
+        pairs.append((left, right))
+    tokenizer = Tokenizer(BPE(ids, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
+    if pre in _NORMALIZED:
+        tokenizer.normalizer = normalizers.NFC()
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in _SPLITS[pre]]
+    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, to_bytes])
+    tokenizer.decoder = decoders.ByteLevel()
+    _add_specials(tokenizer, vocabulary.texts, vocabulary.kinds)
+    return tokenizer
+
+
+def _sentencepiece(vocabulary: GgufVocabulary) -> Tokenizer:
+    scores = vocabulary.metadata.get("tokenizer.ggml.scores")
+    if not isinstance(scores, np.ndarray) or len(scores) != len(vocabulary.texts):
+        raise SurefootError("tokenizer.ggml.scores is missing or doesn't fit the tokens of the GGUF file")
+    # A user-defined piece is looked for in the text itself, where a space is a space.
+    texts = [
+        text.replace(SPACE, " ") if kind == _USER_DEFINED else text
+        for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True)
+    ]
+    ids = _ids(texts)
+    unknown = vocabulary.metadata.get("tokenizer.ggml.unknown_token_id")
+    tokenizer = Tokenizer(
+        BPE(
+            ids,
+            _merges(texts, vocabulary.kinds, scores.tolist()),
+            unk_token=texts[unknown] if isinstance(unknown, int) and unknown < len(texts) else None,
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    spaces = [normalizers.Replace(" ", SPACE)]
+    prefix = vocabulary.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), *spaces] if prefix else spaces)
+    strip = [decoders.Strip(" ", 1, 0)] if prefix else []
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
+    )
+    _add_specials(tokenizer, texts, vocabulary.kinds)
+    return tokenizer
+
+
+def _ids(texts: Sequence[str]) -> dict[str, int]:
+    ids = {text: token for token, text in enumerate(texts)}
+    if len(ids) != len(texts):
+        twice = next(text for token, text in enumerate(texts) if ids[text] != token)
+        raise SurefootError(f"tokenizer.ggml.tokens: {twice!r} occurs twice")
+    return ids
+
+
+def _merges(texts: Sequence[str], kinds: Sequence[int], scores: Sequence[float]) -> list[tuple[str, str]]:
+    """Every way to put a piece together from two, best score first.
+
+    SentencePiece joins the neighbours that make the piece with the best score, which are so many merge
+    rules of that rank (Kudo and Richardson, SentencePiece, section 3.1).
+    """
+    normal = [token for token, kind in enumerate(kinds) if kind == _NORMAL and len(texts[token]) > 1]
+    pieces = {text for text, kind in zip(texts, kinds, strict=True) if kind == _NORMAL}
+    normal.sort(key=lambda token: -scores[token])
+    merges: list[tuple[str, str]] = []
+    for token in normal:
+        text = texts[token]
+        for cut in range(1, len(text)):
+            if text[:cut] in pieces and text[cut:] in pieces:
+                merges.append((text[:cut], text[cut:]))
+    return merges
+
+
+def _add_specials(tokenizer: Tokenizer, texts: Sequence[str], kinds: Sequence[int]) -> None:
+    pairs = [(text, kind) for text, kind in zip(texts, kinds, strict=True) if text]
+    tokenizer.add_special_tokens(
+        [AddedToken(text, normalized=False, special=True) for text, kind in pairs if kind == _CONTROL]
+    )
+    tokenizer.add_tokens(
+        [AddedToken(text, normalized=False, special=False) for text, kind in pairs if kind == _USER_DEFINED]
+    )
