@@ -9,10 +9,10 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
+from surefoot.models.tokenizer_parts import SPACE, TokenizerParts
 from surefoot.types import SurefootError
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED, _UNUSED, _BYTE = 1, 2, 3, 4, 5, 6
-SPACE = "▁"  # how SentencePiece vocabularies spell a space
 
 # How each kind of byte-level vocabulary was trained to split text. Several patterns split one after the
 # other, each within the pieces of the one before.
@@ -44,11 +44,8 @@ _WHOLE_WORDS_FIRST = ("llama-bpe", "llama-v3", "llama3", "tekken")  # a word in 
 _NORMALIZED = ("qwen2", "deepseek-r1-qwen")  # trained on composed characters (NFC)
 
 # Control tokens that end a turn or a document, whatever the file names as its one end token.
-_END_TEXTS = ("</s>", "<eos>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>") + (
-    "<|eot_id|>",
-    "<|eom_id|>",
-    "<end_of_turn>",
-)
+_END_TEXTS = frozenset(("</s>", "<eos>", "<|im_end|>", "<|endoftext|>", "<|end_of_text|>"))
+_END_TEXTS |= {"<|eot_id|>", "<|eom_id|>", "<end_of_turn>"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,21 +81,45 @@ def gguf_eos_ids(metadata: Mapping[str, object]) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ids))
 
 
-def build_tokenizer(metadata: Mapping[str, object]) -> Tokenizer:
-    """The library's tokenizer for a GGUF vocabulary: byte-level BPE ("gpt2") or SentencePiece BPE ("llama").
+def gguf_parts(metadata: Mapping[str, object]) -> TokenizerParts:
+    """The tokenizer in a GGUF file's metadata: byte-level BPE ("gpt2") or SentencePiece BPE ("llama").
 
-    It adds no BOS or EOS by itself. Raises SurefootError for another kind of tokenizer and for an unknown
-    way of splitting text, which would give other tokens silently.
+    Raises SurefootError for another kind of tokenizer, for lists that don't fit each other, and for an
+    unknown way of splitting text, which would give other tokens silently.
     """
     vocabulary = gguf_vocabulary(metadata)
     kind = metadata.get("tokenizer.ggml.model")
-    if kind == "gpt2":
-        tokenizer = _byte_level(vocabulary)
-    elif kind == "llama":
-        tokenizer = _sentencepiece(vocabulary)
-    else:
+    if kind not in ("gpt2", "llama"):
         raise SurefootError(f"tokenizer.ggml.model {kind!r} is not supported; gpt2 and llama are")
-    return tokenizer
+    byte_level = kind == "gpt2"
+    bos, eos = _special(vocabulary, "bos"), _special(vocabulary, "eos")
+    template = metadata.get("tokenizer.chat_template")
+    return TokenizerParts(
+        _byte_level(vocabulary) if byte_level else _sentencepiece(vocabulary),
+        "bytes" if byte_level else "spaces",
+        strip_first_space=not byte_level and _prefixes_space(vocabulary),
+        prefix=bos if metadata.get("tokenizer.ggml.add_bos_token", not byte_level) else (),
+        suffix=eos if metadata.get("tokenizer.ggml.add_eos_token", False) else (),
+        eos_ids=gguf_eos_ids(metadata),
+        template=template if isinstance(template, str) else None,
+        bos_text="".join(vocabulary.texts[token] for token in bos),
+        eos_text="".join(vocabulary.texts[token] for token in eos),
+    )
+
+
+def _special(vocabulary: GgufVocabulary, kind: str) -> tuple[int, ...]:
+    """The id of a special token, if there is one."""
+    token = vocabulary.metadata.get(f"tokenizer.ggml.{kind}_token_id")
+    if token is None:
+        return ()
+    if not isinstance(token, int) or not 0 <= token < len(vocabulary.texts):
+        size = len(vocabulary.texts)
+        raise SurefootError(f"tokenizer.ggml.{kind}_token_id is {token!r}, outside the {size} tokens")
+    return (token,)
+
+
+def _prefixes_space(vocabulary: GgufVocabulary) -> bool:
+    return bool(vocabulary.metadata.get("tokenizer.ggml.add_space_prefix", True))
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
@@ -108,7 +129,7 @@ def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
     merges = vocabulary.metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise SurefootError("tokenizer.ggml.merges is missing from the GGUF file")
-    ids = _ids(vocabulary.texts)
+    ids = _ids(vocabulary.texts, vocabulary.kinds)
     pairs: list[tuple[str, str]] = []
     for merge in merges:
         left, _, right = str(merge).partition(" ")
@@ -135,19 +156,19 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Tokenizer:
         text.replace(SPACE, " ") if kind == _USER_DEFINED else text
         for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True)
     ]
-    ids = _ids(texts)
-    unknown = vocabulary.metadata.get("tokenizer.ggml.unknown_token_id")
+    ids = _ids(texts, vocabulary.kinds)
+    unknown = _special(vocabulary, "unknown")
     tokenizer = Tokenizer(
         BPE(
             ids,
             _merges(texts, vocabulary.kinds, scores.tolist()),
-            unk_token=texts[unknown] if isinstance(unknown, int) and unknown < len(texts) else None,
+            unk_token=texts[unknown[0]] if unknown else None,
             fuse_unk=True,
             byte_fallback=True,
         )
     )
     spaces = [normalizers.Replace(" ", SPACE)]
-    prefix = vocabulary.metadata.get("tokenizer.ggml.add_space_prefix", True)
+    prefix = _prefixes_space(vocabulary)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), *spaces] if prefix else spaces)
     strip = [decoders.Strip(" ", 1, 0)] if prefix else []
     tokenizer.decoder = decoders.Sequence(
@@ -157,10 +178,12 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _ids(texts: Sequence[str]) -> dict[str, int]:
-    ids = {text: token for token, text in enumerate(texts)}
-    if len(ids) != len(texts):
-        twice = next(text for token, text in enumerate(texts) if ids[text] != token)
+def _ids(texts: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
+    """Id by text, of all but the ids that only pad the vocabulary."""
+    used = [token for token, kind in enumerate(kinds) if kind != _UNUSED]
+    ids = {texts[token]: token for token in used}
+    if len(ids) != len(used):
+        twice = next(texts[token] for token in used if ids[texts[token]] != token)
         raise SurefootError(f"tokenizer.ggml.tokens: {twice!r} occurs twice")
     return ids
 
@@ -184,10 +207,11 @@ def _merges(texts: Sequence[str], kinds: Sequence[int], scores: Sequence[float])
 
 
 def _add_specials(tokenizer: Tokenizer, texts: Sequence[str], kinds: Sequence[int]) -> None:
-    pairs = [(text, kind) for text, kind in zip(texts, kinds, strict=True) if text]
-    tokenizer.add_special_tokens(
-        [AddedToken(text, normalized=False, special=True) for text, kind in pairs if kind == _CONTROL]
-    )
-    tokenizer.add_tokens(
-        [AddedToken(text, normalized=False, special=False) for text, kind in pairs if kind == _USER_DEFINED]
-    )
+    for special in (True, False):
+        wanted = (_CONTROL, _UNKNOWN) if special else (_USER_DEFINED,)
+        chosen = [text for text, kind in zip(texts, kinds, strict=True) if kind in wanted and text]
+        entries = [AddedToken(text, normalized=False, special=special) for text in chosen]
+        if special:
+            tokenizer.add_special_tokens(entries)
+        else:
+            tokenizer.add_tokens(entries)

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from surefoot.models.config import FAMILIES, ModelConfig, Rope
-from surefoot.models.fields import Fields, read_json, read_optional_json
+from surefoot.models.fields import Fields, read_json
+from surefoot.models.hf_tokenizer import hf_eos_ids
 from surefoot.models.layout import MAX_LAYERS, check_config
 from surefoot.models.rope import MAX_HEAD_DIM, plain_rope, scaled_rope
 from surefoot.types import SurefootError
@@ -90,7 +91,7 @@ def read_config(folder: Path, has_bias: bool) -> ModelConfig:
             fields.count("sliding_window") if kind == "sliding_attention" else None for kind in kinds
         ),
         ropes=_ropes(fields, kinds, family, head_dim),
-        eos_token_ids=hf_eos_ids(folder, outer, raw),
+        eos_token_ids=hf_eos_ids(folder),
     )
     check_config(where, config)
     return config
@@ -162,12 +163,3 @@ def _base(fields: Fields, parameters: Mapping[str, object], key: str) -> float:
     if "rope_theta" in parameters:
         return Fields(fields.where, parameters, "rope_parameters.").real("rope_theta")
     return fields.real(key)
-
-
-def hf_eos_ids(folder: Path, *configs: Mapping[str, object]) -> tuple[int, ...]:
-    """Ids after which a text or a turn is over: generation_config.json's, then the given ones."""
-    ids: list[int] = []
-    for config in (read_optional_json(folder / "generation_config.json"), *configs):
-        value = config.get("eos_token_id")
-        ids += [token for token in (value if isinstance(value, list) else [value]) if isinstance(token, int)]
-    return tuple(dict.fromkeys(ids))
