@@ -1,0 +1,83 @@
+"""Opens what an engine is asked for by name, and checks that target and drafter fit together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, cast
+
+from surefoot.drafters.base import Drafter
+from surefoot.drafters.model import ModelDrafter
+from surefoot.drafters.ngram import NgramDrafter
+from surefoot.models.base import Model
+
+if TYPE_CHECKING:
+    from surefoot.text import Tokenizer
+
+NO_DRAFT = "none"
+NGRAM = "ngram"
+
+
+class Loaded(Protocol):
+    """What `surefoot.models.load_model` returns, as far as the engine needs it."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """eos_ids: the tokens that end a text. vocab_limit: ids from here on are padding, and never chosen."""
+
+    model: Model
+    tokenizer: Tokenizer | None
+    eos_ids: tuple[int, ...]
+    vocab_limit: int
+
+
+def open_target(
+    model: str | Path | Loaded | Model, tokenizer: Tokenizer | None, precision: str, threads: int | None
+) -> Target:
+    """Loads a model that is named, and takes one that is there as it is.
+
+    A bare `Model` ends its texts where its `eos_token_ids` say, if it has any, or its tokenizer.
+    """
+    if isinstance(model, str | Path):
+        model = _load(model, precision, threads)
+    if hasattr(model, "forward"):
+        bare = model
+    else:
+        bare, tokenizer = model.model, tokenizer or model.tokenizer
+    eos_ids = set(getattr(bare, "eos_token_ids", ())) | set(tokenizer.eos_ids if tokenizer else ())
+    vocab_limit = min(bare.vocab_size, tokenizer.vocab_size) if tokenizer else bare.vocab_size
+    return Target(bare, tokenizer, tuple(sorted(eos_ids)), vocab_limit)
+
+
+def open_drafter(
+    draft: str | Path | Loaded | Drafter | None, target: Target, precision: str, threads: int | None
+) -> Drafter | None:
+    """Raises SurefootError when the tokenizers of target and draft model differ."""
+    if draft is None or draft == NO_DRAFT:
+        return None
+    if draft == NGRAM:
+        return NgramDrafter()
+    name = "model"
+    if isinstance(draft, str | Path):
+        name = str(draft)
+        draft = _load(draft, precision, threads)
+    if hasattr(draft, "propose"):
+        return cast(Drafter, draft)
+    if target.tokenizer is not None:
+        from surefoot.text import same_tokenizer
+
+        same_tokenizer(target.tokenizer, draft.tokenizer)
+    return ModelDrafter(draft.model, name=name)
+
+
+def _load(name: str | Path, precision: str, threads: int | None) -> Loaded:
+    from surefoot.models import load_model  # torch, and all that reads model files
+
+    return load_model(name, precision=precision, threads=threads)

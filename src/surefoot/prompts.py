@@ -1,0 +1,93 @@
+"""From what a caller gives to token ids, checked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeGuard, cast
+
+from surefoot.types import SamplingParams, SurefootError
+
+if TYPE_CHECKING:
+    from surefoot.text import Tokenizer
+
+Message = Mapping[str, str]
+"""One turn of a conversation: "role" and "content"."""
+
+Prompt = str | Sequence[int] | Sequence[Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """text: the prompt as given, if it was text. ids: as the model sees it. bad_words: each as ids."""
+
+    text: str | None
+    ids: tuple[int, ...]
+    bad_words: tuple[tuple[int, ...], ...]
+
+
+def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
+    """One prompt, or several, as a list."""
+    if isinstance(prompts, str) or not prompts or isinstance(prompts[0], int | Mapping):
+        return [cast(Prompt, prompts)]
+    return list(cast(Sequence[Prompt], prompts))
+
+
+def prepare(
+    prompt: Prompt, params: SamplingParams, tokenizer: Tokenizer | None, *, chat: bool = False
+) -> Prepared:
+    """The ids of a prompt, whatever its form. Raises SurefootError when text meets no tokenizer."""
+    bad_words = tuple(
+        ids for word in params.bad_words for ids in _spellings(word, _needed(tokenizer, "bad_words"))
+    )
+    if params.stop:
+        _needed(tokenizer, "stop")
+    if isinstance(prompt, str):
+        layer = _needed(tokenizer, "prompt")
+        if chat:
+            return Prepared(prompt, _templated([{"role": "user", "content": prompt}], layer), bad_words)
+        return Prepared(prompt, tuple(layer.encode(prompt, add_special=True)), bad_words)
+    if _is_conversation(prompt):
+        return Prepared(None, _templated(prompt, _needed(tokenizer, "prompt")), bad_words)
+    return Prepared(None, tuple(cast(Sequence[int], prompt)), bad_words)
+
+
+def check(ids: Sequence[int], params: SamplingParams, vocab_limit: int, max_length: int) -> None:
+    """Raises SurefootError for a prompt that is empty, out of the vocabulary or leaves no room to answer, and
+    for parameters that name tokens out of the vocabulary."""
+    if not ids:
+        raise SurefootError("prompt: it is empty; at least 1 token is needed")
+    if len(ids) >= max_length:
+        raise SurefootError(
+            f"prompt: {len(ids)} tokens are too many; the context of {max_length} leaves room for "
+            f"{max_length - 1} and an answer"
+        )
+    named = {"prompt": ids, "stop_token_ids": params.stop_token_ids, "logit_bias": tuple(params.logit_bias)}
+    for name, tokens in named.items():
+        for token in (min(tokens, default=0), max(tokens, default=0)):
+            if not 0 <= token < vocab_limit:
+                raise SurefootError(
+                    f"{name}: token {token} is out of range; allowed is [0, {vocab_limit - 1}]"
+                )
+
+
+def _needed(tokenizer: Tokenizer | None, name: str) -> Tokenizer:
+    if tokenizer is None:
+        raise SurefootError(f"{name}: text was given, but the model has no tokenizer; give token ids")
+    return tokenizer
+
+
+def _templated(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[int, ...]:
+    text = tokenizer.apply_chat([dict(message) for message in messages])
+    return tuple(tokenizer.encode(text, add_special=False))  # the template spells out what goes around
+
+
+def _spellings(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """A word's ids at the start of a text and after a space, which most tokenizers spell differently."""
+    bare = word.lstrip()
+    found = {tuple(tokenizer.encode(spelling, add_special=False)) for spelling in (word, bare, " " + bare)}
+    return sorted(ids for ids in found if ids)
+
+
+def _is_conversation(prompt: Sequence[int] | Sequence[Message]) -> TypeGuard[Sequence[Message]]:
+    return bool(prompt) and isinstance(prompt[0], Mapping)

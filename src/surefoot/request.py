@@ -1,0 +1,127 @@
+"""One request, or one choice of it: its tokens, how far they are computed, and where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from surefoot.sampling import History, TopLogprobs
+from surefoot.stops import StopFilter
+from surefoot.types import FinishReason, SamplingParams
+
+if TYPE_CHECKING:
+    from surefoot.text import Detokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Where the tokens of a request may end, beside its parameters.
+
+    max_length: of the model, prompt and output together. eos_ids: the ids that end a text. vocab_limit: ids
+    from here on are padding. bad_words: each as token ids.
+    """
+
+    max_length: int
+    eos_ids: tuple[int, ...] = ()
+    vocab_limit: int | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+
+
+class Request:
+    """The state of one choice.
+
+    Between rounds `num_computed` tokens are in the target's cache: a growing part of the prompt, then all
+    but the last token. Tokens are appended one at a time, after verification; the first that ends the
+    request sets `finish_reason`, and nothing may follow it. That boundary is the only one: text, ids,
+    logprobs and usage all end there.
+
+    seq: its number in the caches. number, choice: which request, and which of its n. seed: with the choice,
+    the root of all its noise. arrived: on the engine's clock, seconds. detokenizer: None where tokens stay
+    tokens. logprobs: of the output so far, when they were asked for.
+    """
+
+    def __init__(
+        self,
+        seq: int,
+        number: int,
+        choice: int,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        limits: Limits,
+        *,
+        seed: int,
+        arrived: float = 0.0,
+        detokenizer: Detokenizer | None = None,
+    ) -> None:
+        self.seq, self.number, self.choice = seq, number, choice
+        self.params, self.seed, self.arrived = params, seed, arrived
+        self.prompt = list(prompt)
+        self.output: list[int] = []
+        self.tokens = list(prompt)
+        self.logprobs: list[TopLogprobs] = []
+        self.text = ""
+        self.num_computed = 0
+        self.started = False
+        self.finish_reason: FinishReason | None = None
+        self._limits = limits
+        self._detokenizer = detokenizer
+        self._stops = StopFilter(params.stop)
+        ends = () if params.ignore_eos else limits.eos_ids
+        self._end_ids = frozenset((*ends, *params.stop_token_ids))
+        self.history = History(  # sees `output` grow
+            prompt=self.prompt,
+            output=self.output,
+            end_ids=tuple(sorted(self._end_ids)),
+            bad_words=limits.bad_words,
+            vocab_limit=limits.vocab_limit,
+        )
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens not computed yet."""
+        return max(0, len(self.prompt) - self.num_computed)
+
+    @property
+    def remaining(self) -> int:
+        """The most tokens that may still be appended."""
+        return min(self.params.max_tokens - len(self.output), self._limits.max_length - len(self.tokens))
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def extend(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Takes the next tokens of the output up to the first that ends it, and returns those taken.
+
+        An end-of-sequence or stop token is kept and counted, its text isn't shown. A stop string and what
+        follows it is cut out of the text, the token that completed it is kept.
+        """
+        before = len(self.output)
+        for token in tokens:
+            if self.finished:
+                break
+            self._append(token)
+        return tuple(self.output[before:])
+
+    def _append(self, token: int) -> None:
+        self.output.append(token)
+        self.tokens.append(token)
+        if token in self._end_ids:
+            self._finish("stop")
+            return
+        if self._detokenizer is not None:
+            self._show(self._detokenizer.add(token))
+        if not self.finished and self.remaining <= 0:
+            self._finish("length")
+
+    def _finish(self, reason: FinishReason) -> None:
+        self.finish_reason = reason
+        if self._detokenizer is not None:
+            self._show(self._detokenizer.finish())
+            self.text += self._stops.flush()
+
+    def _show(self, piece: str) -> None:
+        self.text += self._stops.push(piece, armed=len(self.output) >= self.params.min_tokens)
+        if self._stops.stopped:
+            self.finish_reason = "stop"
