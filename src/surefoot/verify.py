@@ -7,7 +7,7 @@ functions only compare, add, multiply and divide, so the proofs in `exact.py` ru
 
 `rejection` and `block` keep the distribution only when the uniforms and draws are fresh in every round, when
 `Draft.probs` is what each token was really drawn from, and when whether a token is submitted was settled
-before it was drawn (docs/algorithms.md §6). `coupled` needs none of this.
+before it was drawn. `coupled` needs none of this.
 """
 
 from __future__ import annotations

@@ -1,0 +1,31 @@
+"""What the tests share: the table of mutants caught, printed at the end of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Caught = Callable[[str, str, str], None]
+"""`caught(mutant, seen by, how far off)`: called by a test once its check has failed the mutant."""
+
+_TABLE = pytest.StashKey[list[tuple[str, str, str]]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_TABLE] = []
+
+
+@pytest.fixture
+def caught(request: pytest.FixtureRequest) -> Caught:
+    return lambda mutant, seen_by, off: request.config.stash[_TABLE].append((mutant, seen_by, off))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    table = config.stash[_TABLE]
+    if not table:
+        return
+    terminalreporter.section(f"{len(table)} mutants caught")
+    names, seers = (max(len(row[column]) for row in table) for column in (0, 1))
+    for mutant, seen_by, off in table:
+        terminalreporter.line(f"{mutant:{names}}  {seen_by:{seers}}  {off}")
