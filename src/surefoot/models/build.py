@@ -125,7 +125,7 @@ def _probe(
         config.intermediate_size,
     )
     linears = (first.qkv, first.output, first.gate_up, first.down)
-    found = [probe.glue_sizes(config.hidden_size, config.intermediate_size)]
+    found = [probe.glue_sizes(config.hidden_size, config.intermediate_size, config.head_dim)]
     for linear, width in zip(linears, widths, strict=True):
         found.append(_linear_sizes(linear, width, precision))
     generator = torch.Generator().manual_seed(3)

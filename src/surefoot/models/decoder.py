@@ -65,7 +65,7 @@ class Decoder:
     ) -> None:
         self.config, self.weights = config, weights
         self.cache = PagedCache(config.num_layers, config.num_kv_heads, config.head_dim, key_dtype)
-        self._tiles, self._head_tiles = tiles, head_tiles
+        self.tiles, self.head_tiles = tiles, head_tiles
         self._frequencies = _distinct_frequencies(config)
 
     @property
@@ -111,8 +111,7 @@ class Decoder:
             x = self._layer(x, index, layer, plan)
         if not plan.wanted:
             return np.zeros((0, self.vocab_size), np.float32)
-        x = self._norm(x[plan.wanted], self.weights.norm)
-        logits: NDArray[np.float32] = self._head_tiles.apply(self.weights.head, x).numpy()
+        logits: NDArray[np.float32] = self.head_tiles.apply(self.head, x[plan.wanted]).numpy()
         return logits
 
     def _plan(self, batch: Sequence[Segment]) -> _Plan:
@@ -132,7 +131,7 @@ class Decoder:
             for path, new in _paths(segment):
                 keys = own[:start] + [own[start + row] for row in path]
                 spans.append(([first + row for row in new], [positions[first + row] for row in new], keys))
-        padding = sum(self._tiles.cut(len(tokens))) - len(tokens)
+        padding = sum(self.tiles.cut(len(tokens))) - len(tokens)
         rotations = {
             frequencies: _rotation(positions + [0] * padding, frequencies)
             for frequencies in self._frequencies
@@ -153,44 +152,55 @@ class Decoder:
         )
 
     def _layer(self, x: torch.Tensor, index: int, layer: Layer, plan: _Plan) -> torch.Tensor:
-        mixed = self._attention(self._norm(x, layer.attention_norm), index, layer, plan)
-        if layer.attention_post_norm is not None:
-            mixed = self._norm(mixed, layer.attention_post_norm)
-        x = x.add_(mixed)
-        mixed = self._mlp(self._norm(x, layer.mlp_norm), layer)
-        if layer.mlp_post_norm is not None:
-            mixed = self._norm(mixed, layer.mlp_post_norm)
-        return x.add_(mixed)
+        qkv = self.tiles.apply(lambda rows: self.project(layer, rows), x)
+        mixed = self._attention(qkv, index, plan)
+        x = x.add_(self.tiles.apply(lambda rows: self.output(layer, rows), mixed))
+        return x.add_(self.tiles.apply(lambda rows: self.mlp(layer, rows), x))
 
-    def _attention(self, x: torch.Tensor, index: int, layer: Layer, plan: _Plan) -> torch.Tensor:
+    # What follows is called with tiles alone. Between tiles stand only sums, products and conversions of
+    # single elements, whose bits no shape can change; a norm or an exp is another matter.
+
+    def project(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden] → queries, keys and values, unrotated, [rows, heads + 2 · kv heads, head_dim]."""
+        heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
+        qkv = layer.qkv(self._norm(x, layer.attention_norm)).view(len(x), heads + 2 * kv_heads, -1)
+        if layer.q_norm is None or layer.k_norm is None:
+            return qkv
+        q, k, v = qkv.split((heads, kv_heads, kv_heads), 1)
+        return torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm), v), 1)
+
+    def output(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
+        """What attention found, [rows, heads · head_dim] → [rows, hidden]."""
+        y = layer.output(x)
+        return y if layer.attention_post_norm is None else self._norm(y, layer.attention_post_norm)
+
+    def mlp(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
+        """The gated MLP, [rows, hidden] → [rows, hidden]."""
+        gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, 1)
+        gate = gate.contiguous()  # so that what is left to scalar code depends on the row count alone
+        gated = F.silu(gate) if self.config.activation == "silu" else F.gelu(gate, approximate="tanh")
+        y = layer.down(gated.mul_(up))
+        return y if layer.mlp_post_norm is None else self._norm(y, layer.mlp_post_norm)
+
+    def head(self, x: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden] → logits [rows, vocabulary]."""
+        return self.weights.head(self._norm(x, self.weights.norm))
+
+    def _attention(self, qkv: torch.Tensor, index: int, plan: _Plan) -> torch.Tensor:
         config = self.config
-        num_heads, num_kv_heads = config.num_heads, config.num_kv_heads
-        qkv = self._tiles.apply(layer.qkv, x).view(len(x), num_heads + 2 * num_kv_heads, config.head_dim)
-        qk, v = qkv.split((num_heads + num_kv_heads, num_kv_heads), 1)
-        if layer.q_norm is not None and layer.k_norm is not None:
-            q, k = qk.split((num_heads, num_kv_heads), 1)
-            qk = torch.cat((self._norm(q, layer.q_norm), self._norm(k, layer.k_norm)), 1)
-        qk = _rotate(qk, *plan.rotations[config.ropes[index].frequencies])
-        used = len(plan.slots)  # the rest is padding
+        qk, v = qkv.split((config.num_heads + config.num_kv_heads, config.num_kv_heads), 1)
         keys, values = self.cache.keys[index], self.cache.values[index]
-        qk = qk.to(keys.dtype)
-        keys[plan.slots] = qk[:used, num_heads:]
+        qk = _rotate(qk, *plan.rotations[config.ropes[index].frequencies]).to(keys.dtype)
+        used = len(plan.slots)  # the rest is padding
+        keys[plan.slots] = qk[:used, config.num_heads :]
         values[plan.slots] = v[:used].to(values.dtype)
-        out = x.new_zeros(len(x), num_heads, config.head_dim)
+        out = qkv.new_zeros(len(qkv), config.num_heads, config.head_dim)
         for span in plan.spans:
-            mask = span.masks[config.windows[index]]
-            queries = qk[span.rows, :num_heads]
+            mask, queries = span.masks[config.windows[index]], qk[span.rows, : config.num_heads]
             out[span.rows] = attend(
                 queries, keys[span.keys], values[span.keys], mask, config.attention_scale
             ).float()
-        return self._tiles.apply(layer.output, out.view(len(x), num_heads * config.head_dim))
-
-    def _mlp(self, x: torch.Tensor, layer: Layer) -> torch.Tensor:
-        gate, up = self._tiles.apply(layer.gate_up, x).chunk(2, 1)
-        # Contiguous first: what a strided loop leaves to scalar code depends on the shape.
-        gate = gate.contiguous()
-        gated = F.silu(gate) if self.config.activation == "silu" else F.gelu(gate, approximate="tanh")
-        return self._tiles.apply(layer.down, gated.mul_(up))
+        return out.view(len(qkv), -1)
 
     def _norm(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, weight.shape, weight, self.config.norm_eps)

@@ -28,12 +28,12 @@ class PagePool:
         self._shares.extend([0] * (num_pages - len(self._shares)))
 
     def take(self, after: int | None) -> int | None:
-        """A free page: the one behind page `after` if it can be had, else the start of the longest free
-        run. None when every page is taken."""
+        """A free page: the one behind page `after` if it can be had, else one with free pages behind it.
+        None when every page is taken."""
         if after is not None and after + 1 < self.num_pages and not self._shares[after + 1]:
             page: int | None = after + 1
         else:
-            page = self._longest_run()
+            page = self._roomy()
         if page is not None:
             self._shares[page] = 1
         return page
@@ -48,14 +48,16 @@ class PagePool:
     def is_shared(self, page: int) -> bool:
         return self._shares[page] > 1
 
-    def _longest_run(self) -> int | None:
-        best, best_length, start = None, 0, 0
-        for page, shares in enumerate([*self._shares, 1]):
-            if shares:
-                if page - start > best_length:
-                    best, best_length = start, page - start
-                start = page + 1
-        return best
+    def _roomy(self) -> int | None:
+        """In the longest free run; at its middle where a neighbour may still grow into its beginning."""
+        start = longest = run = 0
+        for page, shares in enumerate(self._shares):
+            run = 0 if shares else run + 1
+            if run > longest:
+                start, longest = page - run + 1, run
+        if not longest:
+            return None
+        return start if start == 0 else start + longest // 2
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ A kernel may only be called with row counts that the probe (models/probe.py) fou
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import torch
@@ -145,12 +146,12 @@ class Tiles:
             rows -= size
         return cuts
 
-    def apply(self, linear: Linear, x: torch.Tensor) -> torch.Tensor:
-        """`linear` over x, whose row count is a sum that `cut` gave (or is padded to one and cut off)."""
+    def apply(self, function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """A row-wise function over x, in calls of tiles; zeros are added and cut off where rows are short."""
         cuts = self.cut(len(x))
         if cuts == [len(x)]:
-            return linear(x)
+            return function(x)
         rows = len(x)
         if sum(cuts) > rows:
             x = torch.cat((x, x.new_zeros(sum(cuts) - rows, x.shape[1])))
-        return torch.cat([linear(part) for part in x.split(cuts)])[:rows]
+        return torch.cat([function(part) for part in x.split(cuts)])[:rows]

@@ -93,7 +93,9 @@ def integer_product_is_exact(
         return False
 
 
-def glue_sizes(hidden: int, intermediate: int, candidates: Sequence[int] = CANDIDATES) -> tuple[int, ...]:
+def glue_sizes(
+    hidden: int, intermediate: int, head_dim: int, candidates: Sequence[int] = CANDIDATES
+) -> tuple[int, ...]:
     """The row counts at which what stands between the products agrees: norm, activations, quantization.
 
     Vectorized loops finish their last elements with scalar code, whose exp has other bits: where such a
@@ -102,7 +104,8 @@ def glue_sizes(hidden: int, intermediate: int, candidates: Sequence[int] = CANDI
     generator = torch.Generator().manual_seed(1)
     narrow = torch.randn(max(candidates), hidden, generator=generator) * 3
     wide = torch.randn(max(candidates), intermediate, generator=generator) * 3
-    scale = torch.rand(hidden, generator=generator)
+    scale, head_scale = torch.rand(hidden, generator=generator), torch.rand(head_dim, generator=generator)
+    heads = torch.randn(max(candidates), 4 * head_dim, generator=generator) * 3
 
     def planes(x: torch.Tensor) -> torch.Tensor:
         halves, step = split_planes(x)
@@ -110,6 +113,7 @@ def glue_sizes(hidden: int, intermediate: int, candidates: Sequence[int] = CANDI
 
     kernels: list[tuple[Kernel, torch.Tensor]] = [
         (lambda x: F.rms_norm(x, (hidden,), scale, 1e-6), narrow),
+        (lambda x: F.rms_norm(x.view(len(x), 4, head_dim), (head_dim,), head_scale, 1e-6), heads),
         (F.silu, wide),
         (lambda x: F.gelu(x, approximate="tanh"), wide),
         (planes, narrow),

@@ -1,0 +1,72 @@
+"""A row's logits depend on its own tokens alone, to the bit: the first part of the promise."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from surefoot.models.base import Model
+from surefoot.models.build import build
+from surefoot.models.linear import PRECISIONS, Precision
+from surefoot.models.toy import ToyModel, random_table
+from tests.invariance import companies, differing_rows, reference
+from tests.random_checkpoint import RandomCheckpoint, small_config
+
+LENGTH = 1700  # past three key buckets
+
+SHAPES = {
+    "llama": small_config(),
+    "gemma": small_config(
+        qk_norm=True,
+        post_norms=True,
+        activation="gelu_tanh",
+        windows=(70, None, 600),
+        attention_bias=True,
+        tied_head=False,
+        embedding_scale=8.0,
+    ),
+}
+
+
+@cache
+def random_tokens(vocab_size: int, length: int) -> list[int]:
+    return [int(token) for token in np.random.default_rng(7).integers(0, vocab_size, length)]
+
+
+@cache
+def small_model(shape: str, precision: Precision) -> tuple[Model, list[bytes]]:
+    built = build(RandomCheckpoint(SHAPES[shape]), precision, Path(mkdtemp()))
+    assert built.inexact is None
+    return built.decoder, reference(built.decoder, random_tokens(97, LENGTH))
+
+
+def usable(precision: Precision) -> None:
+    """Skips a precision that this machine has no exact product for; the next one is then its default."""
+    try:
+        small_model("llama", precision)
+    except Exception as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(company=companies(LENGTH), seed=st.integers(0, 2**32))
+def test_no_company_changes_a_bit_of_a_row(shape, precision, company, seed):  # type: ignore[no-untyped-def]
+    usable(precision)
+    model, expected = small_model(shape, precision)
+    assert differing_rows(model, random_tokens(97, LENGTH), expected, company, seed) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(company=companies(300), seed=st.integers(0, 2**32))
+def test_no_company_changes_a_bit_of_the_toy(company, seed):  # type: ignore[no-untyped-def]
+    model = ToyModel(random_table(20, order=3, seed=1), 20)
+    tokens = random_tokens(20, 300)
+    assert differing_rows(model, tokens, reference(model, tokens), company, seed) == []
