@@ -48,7 +48,7 @@ def open_target(
     if isinstance(model, str | Path):
         model = _load(model, precision, threads)
     if hasattr(model, "forward"):
-        bare = model
+        bare = cast("Model", model)
     else:
         bare, tokenizer = model.model, tokenizer or model.tokenizer
     eos_ids = set(getattr(bare, "eos_token_ids", ())) | set(tokenizer.eos_ids if tokenizer else ())
