@@ -22,6 +22,9 @@ class Loaded(Protocol):
     """What `surefoot.models.load_model` returns, as far as the engine needs it."""
 
     @property
+    def name(self) -> str: ...
+
+    @property
     def model(self) -> Model: ...
 
     @property
@@ -64,9 +67,7 @@ def open_drafter(
         return None
     if draft == NGRAM:
         return NgramDrafter()
-    name = "model"
     if isinstance(draft, str | Path):
-        name = str(draft)
         draft = _load(draft, precision, threads)
     if hasattr(draft, "propose"):
         return cast(Drafter, draft)
@@ -74,7 +75,7 @@ def open_drafter(
         from surefoot.text import same_tokenizer
 
         same_tokenizer(target.tokenizer, draft.tokenizer)
-    return ModelDrafter(draft.model, name=name)
+    return ModelDrafter(draft.model, name=draft.name)
 
 
 def _load(name: str | Path, precision: str, threads: int | None) -> Loaded:
