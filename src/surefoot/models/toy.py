@@ -105,7 +105,7 @@ class ToyCache:
                 raise ValueError(f"rows to keep must ascend within [0, {len(held) - base - 1}]: {list(rows)}")
             if held[row].parent != above:
                 raise ValueError(
-                    f"rows to keep are no path, row {row - base} has another parent: {list(rows)}"
+                    f"row {row - base} of those to keep doesn't follow the one before: {list(rows)}"
                 )
             path.append(_Row(held[row].token, len(path) - 1))
             above = row
