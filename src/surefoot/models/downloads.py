@@ -73,9 +73,7 @@ class NetworkDownloads:
                 raise HubUnavailableError(_first_line(error)) from error
             if file.lfs is not None and _sha256(Path(path)) != file.lfs.sha256:
                 Path(path).unlink()
-                raise SurefootError(
-                    f"{repository}: {file.rfilename} came with a wrong checksum; pull it again"
-                )
+                raise SurefootError(f"{repository}: {file.rfilename} has a wrong checksum; pull it again")
         shutil.rmtree(folder / ".cache", ignore_errors=True)
 
     def fetch(self, requirement: str, folder: Path) -> Path:
@@ -96,10 +94,8 @@ class NetworkDownloads:
             return wheels[0]
         if os.strerror(errno.ENOSPC) in done.stderr:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        errors = [line for line in done.stderr.splitlines() if line.strip()]
-        reason = next(
-            (line for line in reversed(errors) if line.startswith("ERROR")), (errors or ["no output"])[-1]
-        )
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or ["it says nothing"]
+        reason = next((line for line in reversed(lines) if line.startswith("ERROR")), lines[-1])
         raise SurefootError(f"pip could not download {requirement}: {reason}")
 
 

