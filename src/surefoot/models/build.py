@@ -23,7 +23,7 @@ from surefoot.models.linear import (
 from surefoot.models.prepare import FUSED, Prepared, prepare
 from surefoot.types import SurefootError
 
-HEAD_SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 32)  # row counts the head is probed at: it is large
+HEAD_SIZES = (1, 2, 4, 8, 16, 32)  # row counts the head is probed at: it is large
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,106 @@
+"""The decoder's logits against transformers' own on the same weights, in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from surefoot.models.base import Segment
+from surefoot.models.build import Built, build
+from surefoot.models.catalog import resolve
+from surefoot.models.decoder import Decoder
+from surefoot.models.load import open_checkpoint
+from surefoot.text import load_tokenizer
+from tests.tiny import FAMILIES, tiny_checkpoint_folder, tiny_gguf, tiny_model
+
+LIMIT = 1e-3  # the largest difference between two logits
+TOKENS = [int(token) for token in np.random.default_rng(3).integers(3, 260, 60)]
+
+
+def our_logits(decoder: Decoder, tokens: list[int]) -> NDArray[np.float32]:
+    decoder.cache.add(1)
+    try:
+        return decoder.forward([Segment(1, tokens, len(tokens))])
+    finally:
+        decoder.cache.free(1)
+
+
+def their_logits(model: Any, tokens: list[int]) -> NDArray[np.float32]:
+    with torch.no_grad():
+        logits: NDArray[np.float32] = model(torch.tensor([tokens])).logits[0].float().numpy()
+    return logits
+
+
+def in_fp32(path: Path, folder: Path) -> Built:
+    return build(open_checkpoint(path), "fp32", folder)
+
+
+ROPE_SCALING: dict[str, dict[str, Any]] = {
+    "llama3": {
+        "rope_type": "llama3",
+        "rope_theta": 10000.0,
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 32,
+    },
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_agree_with_transformers_from_safetensors(family: str, tmp_path: Path) -> None:
+    decoder = in_fp32(tiny_checkpoint_folder(family, tmp_path), tmp_path).decoder
+    theirs = their_logits(tiny_model(family), TOKENS)
+    assert np.abs(theirs).max() > 1  # a model that says nothing would agree with anything
+    assert np.abs(our_logits(decoder, TOKENS) - theirs).max() <= LIMIT
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_agree_with_transformers_from_gguf(family: str, tmp_path: Path) -> None:
+    decoder = in_fp32(tiny_gguf(family, tmp_path / "tiny.gguf"), tmp_path).decoder
+    assert np.abs(our_logits(decoder, TOKENS) - their_logits(tiny_model(family), TOKENS)).max() <= LIMIT
+
+
+@pytest.mark.parametrize("kind", ROPE_SCALING)
+def test_scaled_rotary_embeddings_agree_with_transformers(kind: str, tmp_path: Path) -> None:
+    changes = {"rope_parameters": ROPE_SCALING[kind]}
+    decoder = in_fp32(tiny_checkpoint_folder("llama", tmp_path, **changes), tmp_path).decoder
+    theirs = their_logits(tiny_model("llama", **changes), TOKENS)
+    assert np.abs(our_logits(decoder, TOKENS) - theirs).max() <= LIMIT
+
+
+def test_an_untied_head_and_a_bias_agree_with_transformers(tmp_path: Path) -> None:
+    changes = {"tie_word_embeddings": False}
+    decoder = in_fp32(tiny_checkpoint_folder("qwen2", tmp_path, **changes), tmp_path).decoder
+    theirs = their_logits(tiny_model("qwen2", **changes), TOKENS)
+    assert np.abs(our_logits(decoder, TOKENS) - theirs).max() <= LIMIT
+
+
+TEXT = (
+    "def median(values):\n    ordered = sorted(values)\n    middle = len(ordered) // 2\n\n"
+    "The lighthouse keeper counted the ships each evening, and wrote their names in a ledger: "
+    "Äpfel, 東京, 12,345.67 and a long      gap."
+)
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "gemma-3-270m"])
+def test_real_models_agree_with_transformers(name: str, tmp_path: Path) -> None:
+    import transformers
+
+    path = resolve(name)
+    checkpoint = open_checkpoint(path)
+    tokens = load_tokenizer(checkpoint).encode(TEXT, True)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(
+        path.parent, gguf_file=path.name, dtype=torch.float32
+    )
+    difference = np.abs(
+        our_logits(build(checkpoint, "fp32", tmp_path).decoder, tokens) - their_logits(theirs, tokens)
+    )
+    assert difference.max() <= LIMIT
