@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections import Counter
 from dataclasses import replace
 
@@ -14,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike
 from scipy import stats
 
-import surefoot
 from surefoot import SamplingParams, SurefootError, plain_decode, speculative_decode
 from surefoot.models.toy import LogitsOf, probability_table, random_table
 from surefoot.sampling import History, target_probs
@@ -90,7 +87,7 @@ SMALL_DRAFT = probability_table({(): [0.2, 0.4, 0.4], (1,): [0.3, 0.3, 0.4]})
 @pytest.mark.parametrize("mode", ["coupled", *FRESH_MODES])
 @pytest.mark.parametrize("k", [1, 3])
 def test_every_mode_gives_the_targets_joint_law(mode: VerifyMode, k: int) -> None:
-    runs, length = 4_000, 4
+    runs, length = 2_500, 4
     params = SamplingParams(max_tokens=length, temperature=0.9, top_p=1.0, presence_penalty=0.3)
     law = exact_law(params, length)
     counts = Counter(
@@ -206,17 +203,3 @@ def test_g1_penalties_see_the_drafted_tokens_before_each_row() -> None:
 def test_bad_arguments_are_named(k: int, mode: VerifyMode, params: SamplingParams, complaint: str) -> None:
     with pytest.raises(SurefootError, match=complaint):
         speculative_decode(TARGET, TARGET, [1], k, params, mode=mode)
-
-
-def test_public_names_are_there_and_torch_is_not_needed() -> None:
-    code = (
-        "import sys, surefoot; assert 'numpy' not in sys.modules; surefoot.speculative_decode; "
-        "surefoot.Draft; assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)
-
-
-def test_unknown_names_are_attribute_errors() -> None:
-    assert set(surefoot.__all__) <= set(dir(surefoot))
-    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
-        surefoot.nonsense  # noqa: B018

@@ -9,36 +9,42 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from surefoot.engine import Engine
+    from surefoot.models import load_model
     from surefoot.oracle import plain_decode, speculative_decode
+    from surefoot.results import Choice, Chunk, Result
     from surefoot.types import Draft, SamplingParams, SurefootError, Usage, Verdict
 
-_HOMES = {
-    "Draft": "types",
-    "Engine": "engine",
-    "SamplingParams": "types",
-    "SurefootError": "types",
-    "Usage": "types",
-    "Verdict": "types",
-    "plain_decode": "oracle",
-    "speculative_decode": "oracle",
-}
-
 __all__ = [
+    "Choice",
+    "Chunk",
     "Draft",
+    "Engine",
+    "Result",
     "SamplingParams",
     "SurefootError",
     "Usage",
     "Verdict",
+    "load_model",
     "plain_decode",
     "speculative_decode",
 ]
 
+_HOMES = {
+    "engine": ("Engine",),
+    "models": ("load_model",),
+    "oracle": ("plain_decode", "speculative_decode"),
+    "results": ("Choice", "Chunk", "Result"),
+    "types": ("Draft", "SamplingParams", "SurefootError", "Usage", "Verdict"),
+}
+
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
-    return getattr(import_module(f"surefoot.{_HOMES[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"surefoot.{home}"), name)
+    raise AttributeError(f"module 'surefoot' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(_HOMES)
+    return __all__

@@ -75,7 +75,7 @@ def outcomes(play: Callable[[Chances], T]) -> Iterator[tuple[T, Fraction]]:
         yield result, chances.weight
 
 
-class _Uniform:
+class ScriptedUniform:
     """A uniform number in (0, 1) of which only the comparisons so far are known."""
 
     def __init__(self, chances: Chances) -> None:
@@ -101,7 +101,7 @@ class _Uniform:
 
 @dataclass(frozen=True)
 class _Scaled:
-    uniform: _Uniform
+    uniform: ScriptedUniform
     factor: Any
 
     def __lt__(self, threshold: Any) -> bool:
@@ -181,7 +181,7 @@ def round_law(rule: Rule, drafting: Drafting, target: RowOf, length: int) -> Law
 def run(rule: Rule, draft: Draft, target: RowOf, chances: Chances) -> Verdict:
     """A rule's verdict, with its uniforms and draws left to `chances`."""
     parents = parents_of(draft.parents, len(draft.tokens))
-    uniforms: dict[int, _Uniform] = defaultdict(lambda: _Uniform(chances))
+    uniforms: dict[int, ScriptedUniform] = defaultdict(lambda: ScriptedUniform(chances))
     return rule(
         draft,
         lambda node: target(tuple(draft.tokens[i] for i in path_to(parents, node))),

@@ -53,8 +53,8 @@ def speculative_decode(
     """
     params = params or SamplingParams()
     _check(params, k, mode)
-    decoder = _Decoder(target, draft, tuple(prompt), params, tuple(end_ids), choice)
-    ends = {*params.stop_token_ids, *(() if params.ignore_eos else end_ids)}
+    ends = (*params.stop_token_ids, *(() if params.ignore_eos else end_ids))
+    decoder = _Decoder(target, draft, tuple(prompt), params, ends, choice)
     output: list[int] = []
     while len(output) < params.max_tokens:
         for token in decoder.round(output, min(k, params.max_tokens - len(output) - 1), mode):
@@ -130,7 +130,7 @@ class _Decoder:
 
     def _row(self, model: LogitsOf, output: Sequence[int], drafted: Sequence[int]) -> tuple[Candidates, int]:
         logits = np.asarray(model((*self.prompt, *output, *drafted)), np.float32)
-        history = History(self.prompt, output, (*self.end_ids, *self.params.stop_token_ids)).then(drafted)
+        history = History(self.prompt, output, self.end_ids).then(drafted)
         return target_probs(logits, self.params, history), len(logits)
 
     def _dense(self, model: LogitsOf, output: Sequence[int], drafted: Sequence[int]) -> NDArray[np.float64]:
