@@ -1,0 +1,69 @@
+"""What `generate` and `chat` share: an engine from flags, text as it comes, the line at its end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from surefoot.engine import Engine
+    from surefoot.results import Chunk, Result
+
+LOADING = ("precision", "threads")
+RUNNING = ("draft", "draft_tokens", "verify", "trace")
+
+
+@contextmanager
+def open_engine(args: argparse.Namespace) -> Iterator[Engine]:
+    """The engine that the flags describe. A terminal is told that it loads; that the promise doesn't hold
+    on this machine is said in any case."""
+    if sys.stderr.isatty():
+        print(f"loading {args.model}", file=sys.stderr)
+    from surefoot.engine import Engine
+    from surefoot.models import load_model
+
+    loading = _given(args, LOADING)
+    loaded = load_model(args.model, **loading)
+    if loaded.inexact:
+        print(
+            f"surefoot: speculation may change the tokens on this machine: {loaded.inexact}", file=sys.stderr
+        )
+    with Engine(loaded, **loading, **_given(args, RUNNING)) as engine:
+        yield engine
+
+
+def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
+
+
+def write(chunks: Iterable[Chunk]) -> tuple[str, Result | None]:
+    """Writes the text of a request of one choice to standard output as it comes, and ends the line.
+
+    Returns the text, and the result unless the chunks ended before it.
+    """
+    text, result = "", None
+    try:
+        for chunk in chunks:
+            sys.stdout.write(chunk.text)
+            sys.stdout.flush()
+            text += chunk.text
+            result = chunk.result
+    finally:
+        if not text.endswith("\n"):
+            print()
+    return text, result
+
+
+def summarize(result: Result | None) -> None:
+    """Tells a terminal how fast it went, how much was guessed right, and how to have it again."""
+    if result is None or not (sys.stdout.isatty() and sys.stderr.isatty()):
+        return
+    stats = result.stats
+    print(
+        f"{result.usage.completion_tokens} tokens · {stats.tokens_per_second:.1f} tokens/s · "
+        f"mean acceptance length {stats.mean_acceptance_length:.2f} · seed {result.seed}",
+        file=sys.stderr,
+    )

@@ -1,0 +1,204 @@
+"""P1: every flag reaches the engine, and every parameter has a flag."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from surefoot.cli import main
+from surefoot.commands.options import PRECISIONS, SAMPLING_FLAGS
+from surefoot.commands.session import LOADING, RUNNING
+from surefoot.engine import Engine
+from surefoot.models import linear, load_model
+from surefoot.results import Choice, Chunk, Result
+from surefoot.trace import stats
+from surefoot.types import SamplingParams, Usage
+
+SAMPLES: dict[str, tuple[list[str], Any]] = {
+    "max_tokens": (["--max-tokens", "5"], 5),
+    "temperature": (["--temperature", "0.25"], 0.25),
+    "top_p": (["--top-p", "0.5"], 0.5),
+    "top_k": (["--top-k", "7"], 7),
+    "min_p": (["--min-p", "0.125"], 0.125),
+    "repetition_penalty": (["--repetition-penalty", "1.5"], 1.5),
+    "presence_penalty": (["--presence-penalty", "-0.5"], -0.5),
+    "frequency_penalty": (["--frequency-penalty", "0.75"], 0.75),
+    "logit_bias": (["--logit-bias", "3=-2.5", "--logit-bias", "4=1"], {3: -2.5, 4: 1.0}),
+    "min_tokens": (["--min-tokens", "2"], 2),
+    "bad_words": (["--bad-word", "one", "--bad-word", "two words"], ("one", "two words")),
+    "stop": (["--stop", "END", "--stop", "###"], ("END", "###")),
+    "stop_token_ids": (["--stop-token-id", "2", "--stop-token-id", "9"], (2, 9)),
+    "ignore_eos": (["--ignore-eos"], True),
+    "seed": (["--seed", "18446744073709551615"], 2**64 - 1),
+    "n": (["--n", "3"], 3),
+    "logprobs": (["--logprobs", "2", "--json"], 2),
+}
+
+SETTINGS: dict[str, tuple[list[str], object]] = {
+    "draft": (["--draft", "smaller.gguf"], "smaller.gguf"),
+    "draft_tokens": (["--draft-tokens", "3"], 3),
+    "verify": (["--verify", "block"], "block"),
+    "precision": (["--precision", "fp32"], "fp32"),
+    "threads": (["--threads", "2"], 2),
+    "trace": (["--trace", "rounds.jsonl"], "rounds.jsonl"),
+}
+
+
+class Recorder:
+    """Stands where the engine stands, and remembers."""
+
+    inexact: str | None = None
+    loaded: tuple[object, dict[str, Any]]
+    settings: dict[str, Any]
+    prompt: object
+    params: SamplingParams
+    chat: bool | None = None
+
+    def load_model(self, name: object, **settings: Any) -> Recorder:
+        self.loaded = name, settings
+        return self
+
+    def __call__(self, model: object, **settings: Any) -> Recorder:
+        assert model is self
+        self.settings = settings
+        return self
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, where: TracebackType | None) -> None:
+        pass
+
+    def generate(self, prompt: object, params: SamplingParams, *, chat: bool = False) -> list[Result]:
+        self.prompt, self.params, self.chat = prompt, params, chat
+        return [result(params.n)]
+
+    def stream(self, prompt: object, params: SamplingParams, *, chat: bool = False) -> Iterator[Chunk]:
+        self.prompt, self.params, self.chat = prompt, params, chat
+        yield Chunk(0, 0, "text", (1,), finish_reason="stop", result=result(1))
+
+
+def result(n: int) -> Result:
+    choices = tuple(Choice(index, "text", (1,), "stop") for index in range(n))
+    return Result(None, (1, 2), choices, 5, Usage(2, n), stats([]))
+
+
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    recorder = Recorder()
+    monkeypatch.setattr("surefoot.models.load_model", recorder.load_model)
+    monkeypatch.setattr("surefoot.engine.Engine", recorder)
+    return recorder
+
+
+def run(*arguments: str) -> None:
+    assert main(["generate", "prompt", *arguments]) == 0
+
+
+@pytest.mark.parametrize("name", [field.name for field in fields(SamplingParams)])
+def test_p1_every_sampling_parameter_has_a_flag_that_reaches_the_engine(
+    recorder: Recorder, name: str
+) -> None:
+    arguments, value = SAMPLES[name]
+    assert value != getattr(SamplingParams(), name), "a default would arrive without any flag"
+    run(*arguments)
+    assert recorder.params == replace(SamplingParams(), **{name: value})
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_p1_every_engine_setting_reaches_the_engine(recorder: Recorder, name: str) -> None:
+    arguments, value = SETTINGS[name]
+    run(*arguments)
+    assert recorder.settings == {"draft": "ngram"} | {name: value}
+    assert recorder.loaded[1] == ({name: value} if name in LOADING else {})
+
+
+def test_the_settings_are_the_engines_own() -> None:
+    assert set(SETTINGS) == {*LOADING, *RUNNING}
+    assert set(SETTINGS) <= set(inspect.signature(Engine.__init__).parameters)
+    assert set(LOADING) <= set(inspect.signature(load_model).parameters)
+
+
+def test_p1_the_model_and_the_template_reach_the_engine(recorder: Recorder) -> None:
+    run("--model", "some/model")
+    assert (recorder.loaded[0], recorder.prompt, recorder.chat) == ("some/model", "prompt", True)
+    run("--raw")
+    assert recorder.chat is False
+
+
+def test_a_machine_where_the_promise_fails_is_told_so(
+    recorder: Recorder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorder.inexact = "attention differs"
+    run()
+    captured = capsys.readouterr()
+    assert captured.out == "text\n"
+    assert "attention differs" in captured.err
+
+
+def test_nothing_given_leaves_the_defaults(recorder: Recorder) -> None:
+    run()
+    assert recorder.params == SamplingParams()
+    assert recorder.settings == {"draft": "ngram"}
+
+
+def test_a_conversation_has_the_same_flags(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["hello"])
+    monkeypatch.setattr("builtins.input", lambda prompt: _next(lines))
+    alone = {"n", "logprobs"}
+    given = [arguments for name, (arguments, _) in SAMPLES.items() if name not in alone]
+    assert main(["chat", *(word for arguments in given for word in arguments)]) == 0
+    expected = {name: value for name, (_, value) in SAMPLES.items() if name not in alone}
+    assert recorder.params == replace(SamplingParams(), **expected)
+
+
+def _next(lines: Iterator[str]) -> str:
+    for line in lines:
+        return line
+    raise EOFError
+
+
+def test_a_conversation_remembers(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = iter(["hello", "", "and?", "/exit", "unheard"])
+    monkeypatch.setattr("builtins.input", lambda prompt: _next(lines))
+    asked: list[Sequence[dict[str, str]]] = []
+    seeds = []
+    stream = recorder.stream
+
+    def listening(messages: Any, params: SamplingParams, *, chat: bool = False) -> Iterator[Chunk]:
+        asked.append(list(messages))
+        seeds.append(params.seed)
+        return stream(messages, params, chat=chat)
+
+    monkeypatch.setattr(recorder, "stream", listening)
+    assert main(["chat"]) == 0
+    assert [[turn["content"] for turn in turns] for turns in asked] == [["hello"], ["hello", "text", "and?"]]
+    assert [turn["role"] for turn in asked[-1]] == ["user", "assistant", "user"]
+    assert len(set(seeds)) == 1
+    assert seeds[0] is not None
+
+
+def test_the_choices_offered_are_the_models() -> None:
+    assert ("auto", *linear.PRECISIONS) == PRECISIONS
+    assert {flag.field for flag in SAMPLING_FLAGS} == {field.name for field in fields(SamplingParams)}
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "pull", "models", "check-rule"])
+def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, "--help"])
+    assert end.value.code == 0
+    assert "usage: surefoot " + command in capsys.readouterr().out
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    pyproject = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    assert f'version = "{capsys.readouterr().out.split()[-1]}"' in pyproject
