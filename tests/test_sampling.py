@@ -215,6 +215,12 @@ def test_g3_min_tokens_holds_back_every_end_until_then() -> None:
     assert chosen == [0, 0, 0, 0, 2, 2]
 
 
+def test_min_tokens_ends_on_time_beside_other_transforms() -> None:
+    params = SamplingParams(temperature=0, min_tokens=1, repetition_penalty=1.01)
+    history = History([1], [0], end_ids=(2,))
+    assert target_probs(row(0, 0, 9), params, history).ids.tolist() == [2]
+
+
 def test_a_bad_word_loses_its_last_token_after_its_beginning() -> None:
     history = History([7, 1], (), bad_words=((1, 2, 3), (0,)))
 

@@ -108,8 +108,8 @@ def block(draft: Draft, target_probs: TargetProbs, uniform: Uniform, draw: DrawF
         else:
             weights = _excess(reach * target, draft, node + 1)
             mass = weights.sum()
-            whole = mass + (1 - reach)
-            passed = not whole > 0 or uniform(node) * whole < mass
+            # 0 / 0 is no case of its own: it means p = q from here, and the next prefix has reach 1 too.
+            passed = uniform(node) * (mass + (1 - reach)) < mass
         if passed:
             kept, last, fallback = node + 1, weights, target
     token = draw(_normalised(last, fallback), kept - 1)
