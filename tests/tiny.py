@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,8 +85,17 @@ def tiny_checkpoint_folder(family: str, folder: Path, **changes: Any) -> Path:
     return path
 
 
-def tiny_gguf(family: str, path: Path, kind: str = "F32", **changes: Any) -> Path:
-    """The same model as one GGUF file, matrices stored as `kind`. Returns `path`."""
+def tiny_gguf(
+    family: str,
+    path: Path,
+    kind: str = "F32",
+    edit: Callable[[gguf.GGUFWriter], object] | None = None,
+    **changes: Any,
+) -> Path:
+    """The same model as one GGUF file, matrices stored as `kind`. Returns `path`.
+
+    edit: gets the writer before it writes, to add or replace what a test is about.
+    """
     model = tiny_model(family, **changes)
     writer = gguf.GGUFWriter(path, "llama" if family == "mistral" else family)
     add_gguf_settings(writer, model.config, family)
@@ -97,6 +107,8 @@ def tiny_gguf(family: str, path: Path, kind: str = "F32", **changes: Any) -> Pat
         stored = gguf.GGMLQuantizationType[kind if array.ndim > 1 else "F32"]
         data = gguf.quantize(array, stored)
         writer.add_tensor(gguf_name(name, family), data, raw_dtype=stored)
+    if edit:
+        edit(writer)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -40,7 +40,8 @@ class TensorInfo:
 class GgufContainer:
     """An opened GGUF file (version 2 or 3, little endian), mapped, not read.
 
-    metadata: key → int, float, bool, str, list[str], or an array of numbers [n].
+    metadata: key → int, float, bool, str, list[str], or an array of numbers [n]; beside the file's own keys,
+    "file" is its path.
     Raises SurefootError naming the file and what is wrong with it.
     """
 
@@ -59,7 +60,7 @@ class GgufContainer:
             raise SurefootError(f"{path}: cannot be read: {error.strerror}") from error
         cursor = _Cursor(path, self._map)
         num_tensors, num_fields = _header(cursor)
-        self.metadata = _fields(cursor, num_fields)
+        self.metadata = {**_fields(cursor, num_fields), "file": path}
         self.tensors = _tensors(cursor, num_tensors, self._alignment())
         self._refuse_parts()
 

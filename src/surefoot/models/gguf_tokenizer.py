@@ -50,8 +50,10 @@ _END_TEXTS |= {"<|eot_id|>", "<|eom_id|>", "<end_of_turn>"}
 
 @dataclass(frozen=True, slots=True)
 class GgufVocabulary:
-    """What a GGUF file says of its tokenizer. texts: per id. kinds: per id, GGUF's token types."""
+    """What a GGUF file says of its tokenizer. texts: per id. kinds: per id, GGUF's token types.
+    where: the file, for messages."""
 
+    where: object
     texts: Sequence[str]
     kinds: Sequence[int]
     metadata: Mapping[str, object]
@@ -59,15 +61,15 @@ class GgufVocabulary:
 
 def gguf_vocabulary(metadata: Mapping[str, object]) -> GgufVocabulary:
     """Raises SurefootError when the file has no tokenizer, or lists that don't fit each other."""
-    texts = metadata.get("tokenizer.ggml.tokens")
+    where, texts = metadata.get("file", "GGUF"), metadata.get("tokenizer.ggml.tokens")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise SurefootError("the GGUF file has no tokenizer (tokenizer.ggml.tokens is missing)")
+        raise SurefootError(f"{where}: has no tokenizer (tokenizer.ggml.tokens)")
     kinds = metadata.get("tokenizer.ggml.token_type")
     if kinds is None:
-        return GgufVocabulary(texts, [_NORMAL] * len(texts), metadata)
+        return GgufVocabulary(where, texts, [_NORMAL] * len(texts), metadata)
     if not isinstance(kinds, np.ndarray) or len(kinds) != len(texts):
-        raise SurefootError(f"tokenizer.ggml.token_type doesn't fit the {len(texts)} tokens of the GGUF file")
-    return GgufVocabulary(texts, kinds.tolist(), metadata)
+        raise SurefootError(f"{where}: tokenizer.ggml.token_type doesn't fit its {len(texts)} tokens")
+    return GgufVocabulary(where, texts, kinds.tolist(), metadata)
 
 
 def gguf_eos_ids(metadata: Mapping[str, object]) -> tuple[int, ...]:
@@ -90,7 +92,9 @@ def gguf_parts(metadata: Mapping[str, object]) -> TokenizerParts:
     vocabulary = gguf_vocabulary(metadata)
     kind = metadata.get("tokenizer.ggml.model")
     if kind not in ("gpt2", "llama"):
-        raise SurefootError(f"tokenizer.ggml.model {kind!r} is not supported; gpt2 and llama are")
+        raise SurefootError(
+            f"{vocabulary.where}: tokenizer.ggml.model {kind!r} is not supported; gpt2 and llama are"
+        )
     byte_level = kind == "gpt2"
     bos, eos = _special(vocabulary, "bos"), _special(vocabulary, "eos")
     template = metadata.get("tokenizer.chat_template")
@@ -114,7 +118,9 @@ def _special(vocabulary: GgufVocabulary, kind: str) -> tuple[int, ...]:
         return ()
     if not isinstance(token, int) or not 0 <= token < len(vocabulary.texts):
         size = len(vocabulary.texts)
-        raise SurefootError(f"tokenizer.ggml.{kind}_token_id is {token!r}, outside the {size} tokens")
+        raise SurefootError(
+            f"{vocabulary.where}: tokenizer.ggml.{kind}_token_id is {token!r}, outside its {size} tokens"
+        )
     return (token,)
 
 
@@ -125,16 +131,17 @@ def _prefixes_space(vocabulary: GgufVocabulary) -> bool:
 def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
     pre = vocabulary.metadata.get("tokenizer.ggml.pre", "default")
     if not isinstance(pre, str) or pre not in _SPLITS:
-        raise SurefootError(f"tokenizer.ggml.pre {pre!r} is not supported; {', '.join(_SPLITS)} are")
+        known = ", ".join(_SPLITS)
+        raise SurefootError(f"{vocabulary.where}: tokenizer.ggml.pre {pre!r} is not supported; {known} are")
     merges = vocabulary.metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
-        raise SurefootError("tokenizer.ggml.merges is missing from the GGUF file")
-    ids = _ids(vocabulary.texts, vocabulary.kinds)
+        raise SurefootError(f"{vocabulary.where}: tokenizer.ggml.merges is missing")
+    ids = _ids(vocabulary, vocabulary.texts)
     pairs: list[tuple[str, str]] = []
     for merge in merges:
         left, _, right = str(merge).partition(" ")
         if not (left in ids and right in ids and left + right in ids):
-            raise SurefootError(f"tokenizer.ggml.merges: {merge!r} joins or makes something that is no token")
+            raise SurefootError(f"{vocabulary.where}: merge {merge!r} joins or makes what is no token")
         pairs.append((left, right))
     tokenizer = Tokenizer(BPE(ids, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
     if pre in _NORMALIZED:
@@ -150,13 +157,13 @@ def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
 def _sentencepiece(vocabulary: GgufVocabulary) -> Tokenizer:
     scores = vocabulary.metadata.get("tokenizer.ggml.scores")
     if not isinstance(scores, np.ndarray) or len(scores) != len(vocabulary.texts):
-        raise SurefootError("tokenizer.ggml.scores is missing or doesn't fit the tokens of the GGUF file")
+        raise SurefootError(f"{vocabulary.where}: tokenizer.ggml.scores is missing or doesn't fit its tokens")
     # A user-defined piece is looked for in the text itself, where a space is a space.
     texts = [
         text.replace(SPACE, " ") if kind == _USER_DEFINED else text
         for text, kind in zip(vocabulary.texts, vocabulary.kinds, strict=True)
     ]
-    ids = _ids(texts, vocabulary.kinds)
+    ids = _ids(vocabulary, texts)
     unknown = _special(vocabulary, "unknown")
     tokenizer = Tokenizer(
         BPE(
@@ -178,13 +185,13 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Tokenizer:
     return tokenizer
 
 
-def _ids(texts: Sequence[str], kinds: Sequence[int]) -> dict[str, int]:
+def _ids(vocabulary: GgufVocabulary, texts: Sequence[str]) -> dict[str, int]:
     """Id by text, of all but the ids that only pad the vocabulary."""
-    used = [token for token, kind in enumerate(kinds) if kind != _UNUSED]
+    used = [token for token, kind in enumerate(vocabulary.kinds) if kind != _UNUSED]
     ids = {texts[token]: token for token in used}
     if len(ids) != len(used):
         twice = next(texts[token] for token in used if ids[texts[token]] != token)
-        raise SurefootError(f"tokenizer.ggml.tokens: {twice!r} occurs twice")
+        raise SurefootError(f"{vocabulary.where}: token {twice!r} occurs twice")
     return ids
 
 

@@ -135,9 +135,7 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
                 dtype = piece.get_dtype()
                 if dtype not in _DTYPES:
                     supported = ", ".join(_DTYPES)
-                    raise SurefootError(
-                        f"{path}: tensor {name!r} has type {dtype}; {supported} are supported"
-                    )
+                    raise SurefootError(f"{path}: tensor {name!r} has type {dtype}; only {supported} may be")
                 shapes[name] = tuple(piece.get_shape())
             return shapes
     except (SafetensorError, OSError) as error:
