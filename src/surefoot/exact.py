@@ -113,6 +113,7 @@ Drafting = Callable[[Chances], Draft]
 
 
 def never(tokens: tuple[int, ...]) -> bool:
+    """The stopping rule of a fixed length."""
     return False
 
 
