@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from surefoot.models.base import Segment
 from surefoot.models.build import Built, build
-from surefoot.models.catalog import resolve
 from surefoot.models.decoder import Decoder
 from surefoot.models.load import open_checkpoint
 from surefoot.text import load_tokenizer
+from tests.models_fixture import SMOLLM2, catalogue_path, smollm2_path
 from tests.tiny import FAMILIES, tiny_checkpoint_folder, tiny_gguf, tiny_model
 
 LIMIT = 1e-3  # the largest difference between two logits
@@ -90,11 +90,11 @@ TEXT = (
 
 
 @pytest.mark.models
-@pytest.mark.parametrize("name", ["smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "gemma-3-270m"])
+@pytest.mark.parametrize("name", [SMOLLM2, "qwen2.5-coder-0.5b-instruct", "gemma-3-270m"])
 def test_real_models_agree_with_transformers(name: str, tmp_path: Path) -> None:
     import transformers
 
-    path = resolve(name)
+    path = smollm2_path() if name == SMOLLM2 else catalogue_path(name)
     checkpoint = open_checkpoint(path)
     tokens = load_tokenizer(checkpoint).encode(TEXT, True)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
