@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 
 from surefoot.models.base import Model
 from surefoot.models.build import build
+from surefoot.models.catalog import home
 from surefoot.models.linear import PRECISIONS, Precision
+from surefoot.models.load import open_checkpoint
 from surefoot.models.toy import ToyModel, random_table
-from tests.invariance import companies, differing_rows, reference
+from tests.invariance import Company, companies, differing_rows, reference
+from tests.models_fixture import smollm2_path
 from tests.random_checkpoint import RandomCheckpoint, small_config
 
 LENGTH = 1700  # past three key buckets
@@ -62,6 +65,34 @@ def test_no_company_changes_a_bit_of_a_row(shape, precision, company, seed):  # 
     usable(precision)
     model, expected = small_model(shape, precision)
     assert differing_rows(model, random_tokens(97, LENGTH), expected, company, seed) == []
+
+
+@cache
+def smollm2(precision: Precision) -> tuple[Model, list[bytes]]:
+    built = build(open_checkpoint(smollm2_path()), precision, home() / "prepared")
+    assert built.inexact is None
+    return built.decoder, reference(built.decoder, random_tokens(49152, 1600))
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(company=companies(1600), seed=st.integers(0, 2**32))
+def test_no_company_changes_a_bit_of_smollm2(precision, company, seed):  # type: ignore[no-untyped-def]
+    usable(precision)
+    model, expected = smollm2(precision)
+    assert differing_rows(model, random_tokens(49152, 1600), expected, company, seed) == []
+
+
+@pytest.mark.parametrize("precision", ["bf16", "int8"])
+def test_every_chunking_of_smollm2_gives_the_same_bits(precision: Precision) -> None:
+    """The chunk sizes that break stock kernels, over a context past three key buckets."""
+    usable(precision)
+    model, expected = smollm2(precision)
+    tokens = random_tokens(49152, 1600)
+    for chunk in (1, 15, 16, 17, 33, 48, 64, 512):
+        start = 1600 - max(2 * chunk, 20) if chunk < 512 else 0
+        company = Company(start, True, 64, (chunk,) * 20, (), 0, 1, ())
+        assert differing_rows(model, tokens, expected, company, 0) == [], f"chunks of {chunk}"
 
 
 @settings(max_examples=40, deadline=None)
