@@ -12,26 +12,29 @@ from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from surefoot.models.fields import one_line
 from surefoot.types import SurefootError
 
 
 class ChatTemplate:
-    """A model's chat template. bos, eos: the texts of these tokens, empty when there are none.
+    """A model's chat template. bos, eos: the texts of these tokens, empty when there are none. where: the
+    file, for messages.
 
     Raises SurefootError when it is not valid Jinja.
     """
 
-    def __init__(self, source: str, bos: str, eos: str) -> None:
+    def __init__(self, source: str, bos: str, eos: str, where: str = "the model") -> None:
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _Generation]
         )
         environment.filters["tojson"] = _to_json
         environment.globals |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
+        self._where = where
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
             self._template = environment.from_string(source)
         except (jinja2.TemplateError, RecursionError) as error:
-            raise SurefootError(f"the model's chat template is broken: {_first_line(error)}") from error
+            raise SurefootError(f"{where}: its chat template is broken: {one_line(error)}") from error
 
     def render(self, messages: Sequence[Mapping[str, str]], add_generation_prompt: bool) -> str:
         """The text for a conversation. Raises SurefootError when the template refuses it or fails."""
@@ -44,7 +47,8 @@ class ChatTemplate:
                 **self._tokens,
             )
         except Exception as error:  # a template can fail in any way a program can
-            raise SurefootError(f"the model's chat template refuses this: {_first_line(error)}") from error
+            why = one_line(error)
+            raise SurefootError(f"{self._where}: its chat template refuses this: {why}") from error
 
 
 class _Generation(Extension):
@@ -68,7 +72,3 @@ def _refuse(message: str) -> None:
 
 def _strftime_now(form: str) -> str:
     return datetime.now().strftime(form)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from surefoot.chat import ChatTemplate
+from surefoot.models.fields import shown
 from surefoot.models.gguf_container import GgufContainer
 from surefoot.models.gguf_tokenizer import gguf_parts
 from surefoot.models.hf_tokenizer import hf_parts
@@ -33,9 +34,10 @@ class Tokenizer:
         """Raises SurefootError when the chat template is not valid."""
         self._backend = backend = parts.backend
         self._prefix, self._suffix = parts.prefix, parts.suffix
-        self._template = (
-            None if parts.template is None else ChatTemplate(parts.template, parts.bos_text, parts.eos_text)
-        )
+        self._template = None
+        if parts.template is not None:
+            self._template = ChatTemplate(parts.template, parts.bos_text, parts.eos_text, parts.where)
+        self._where = parts.where
         self.eos_ids = parts.eos_ids
         self.strip_first_space = parts.strip_first_space
         added = backend.get_added_tokens_decoder()
@@ -85,7 +87,7 @@ class Tokenizer:
         Raises SurefootError when the model has no chat template, or its template refuses them.
         """
         if self._template is None:
-            raise SurefootError("the model has no chat template; use --raw, or an instruct model")
+            raise SurefootError(f"{self._where}: has no chat template; use --raw, or an instruct model")
         return self._template.render(messages, add_generation_prompt)
 
 
@@ -123,9 +125,10 @@ def same_tokenizer(target: Tokenizer, draft: Tokenizer) -> None:
     """
     for token in range(max(target.vocab_size, draft.vocab_size)):
         if target.token_bytes(token) != draft.token_bytes(token):
+            ours, theirs = shown(target.token_text(token)), shown(draft.token_text(token))
             raise SurefootError(
-                f"the tokenizers of target and draft differ: token {token} is "
-                f"{target.token_text(token)!r} in the target, {draft.token_text(token)!r} in the draft"
+                "the tokenizers of target and draft differ: "
+                f"token {token} is {ours} in the target, {theirs} in the draft"
             )
 
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+from surefoot.models.fields import one_line
 from surefoot.types import SurefootError
 
 _PROBE_SECONDS = 5.0
@@ -57,7 +58,7 @@ class NetworkDownloads:
         try:
             info = huggingface_hub.HfApi().model_info(repository, timeout=_PROBE_SECONDS, files_metadata=True)
         except Exception as error:  # its HTTP library's errors share no narrower base over versions
-            raise HubUnavailableError(_first_line(error)) from error
+            raise HubUnavailableError(one_line(error)) from error
         wanted = [file for file in info.siblings or [] if _is_wanted(file.rfilename)]
         if not any(file.rfilename.endswith(".safetensors") for file in wanted):
             raise SurefootError(f"{repository}: has no model*.safetensors; pickled weights are refused")
@@ -70,7 +71,7 @@ class NetworkDownloads:
             except Exception as error:
                 if isinstance(error, OSError) and error.errno and not isinstance(error, ConnectionError):
                     raise  # the disk's, not the network's
-                raise HubUnavailableError(_first_line(error)) from error
+                raise HubUnavailableError(one_line(error)) from error
             if file.lfs is not None and _sha256(Path(path)) != file.lfs.sha256:
                 Path(path).unlink()
                 raise SurefootError(f"{repository}: {file.rfilename} has a wrong checksum; pull it again")
@@ -106,7 +107,3 @@ def _is_wanted(name: str) -> bool:
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -10,6 +10,18 @@ from pathlib import Path
 from surefoot.types import SurefootError
 
 
+def shown(value: object) -> str:
+    """A value out of a stranger's file as a message may show it: its repr, 80 characters at most."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def one_line(error: Exception) -> str:
+    """What an error of another library says, in one line of 200 characters at most."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else f"{text[:197]}..."
+
+
 class Fields:
     """The keys of one file, or of one part of it. prefix: stands before each key in messages.
 
@@ -25,9 +37,7 @@ class Fields:
         return self._values.get(key)
 
     def fail(self, key: str, what: str) -> SurefootError:
-        value = repr(self.get(key))
-        shown = value if len(value) <= 80 else value[:77] + "..."
-        return SurefootError(f"{self.where}: {self._prefix}{key} is {shown}, {what}")
+        return SurefootError(f"{self.where}: {self._prefix}{key} is {shown(self.get(key))}, {what}")
 
     def count(self, key: str, default: int | None = None, limit: int = 1 << 31) -> int:
         """A whole number from 1 to `limit`; `default` when the key is absent or null."""
@@ -64,7 +74,7 @@ def read_json(path: Path) -> dict[str, object]:
     except OSError as error:
         raise SurefootError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise SurefootError(f"{path}: broken JSON: {error}") from error
+        raise SurefootError(f"{path}: broken JSON: {one_line(error)}") from error
     if not isinstance(value, dict):
         raise SurefootError(f"{path}: holds a {type(value).__name__}, not a JSON object")
     return value

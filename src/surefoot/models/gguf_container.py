@@ -24,6 +24,7 @@ _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
 _SMALLEST_TENSOR_INFO = 8 + 4 + 4 + 8  # an empty name, no dimensions, a type, an offset
 _SMALLEST_FIELD = 8 + 4 + 1
+_LONGEST_NAME = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,14 @@ class _Cursor:
     def unpack(self, form: str, what: str) -> tuple[int, ...]:
         return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}"), what))
 
+    def name(self, what: str) -> str:
+        """A string that may stand in a message as it is."""
+        start = self.position
+        text = self.string(what)
+        if not text.isprintable() or len(text) > _LONGEST_NAME:
+            raise self.fail(f"{what} at offset {start} is not a name")
+        return text
+
     def string(self, what: str) -> str:
         (length,) = self.unpack("Q", what)
         raw = self.take(length, what)
@@ -135,7 +144,7 @@ def _header(cursor: _Cursor) -> tuple[int, int]:
 def _fields(cursor: _Cursor, count: int) -> dict[str, object]:
     fields: dict[str, object] = {}
     for _ in range(count):
-        key = cursor.string("a metadata key")
+        key = cursor.name("a metadata key")
         if key in fields:
             raise cursor.fail(f"metadata key {key!r} occurs twice")
         (kind,) = cursor.unpack("I", key)
@@ -202,7 +211,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, TensorInf
 
 
 def _tensor_entry(cursor: _Cursor) -> tuple[str, tuple[int, ...], int, int]:
-    name = cursor.string("a tensor name")
+    name = cursor.name("a tensor name")
     (num_dimensions,) = cursor.unpack("I", name)
     if not 1 <= num_dimensions <= _MAX_DIMENSIONS:
         raise cursor.fail(

@@ -13,7 +13,7 @@ from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
 from surefoot.models.config import ModelConfig, Rope
-from surefoot.models.fields import Fields
+from surefoot.models.fields import Fields, shown
 from surefoot.models.gguf_container import GgufContainer, TensorInfo
 from surefoot.models.gguf_tokenizer import gguf_eos_ids
 from surefoot.models.layout import MAX_LAYERS, check_config, check_tensors, expected_shapes, fingerprint
@@ -133,7 +133,9 @@ def _config(file: GgufContainer) -> ModelConfig:
     architecture = file.metadata.get("general.architecture")
     if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
         supported = ", ".join(ARCHITECTURES)
-        raise SurefootError(f"{file.path}: architecture {architecture!r} is not supported; {supported} are")
+        raise SurefootError(
+            f"{file.path}: architecture {shown(architecture)} is not supported; {supported} are"
+        )
     prefix = f"{architecture}."
     own = {key.removeprefix(prefix): value for key, value in file.metadata.items() if key.startswith(prefix)}
     meta = Fields(file.path, own, prefix)
@@ -188,12 +190,13 @@ def _attention_kinds(
         if meta.count(key, default=usual) != usual:
             raise meta.fail(key, f"only {usual}, the size of a head, is supported")
     for key in ("attn_logit_softcapping", "final_logit_softcapping", "expert_count"):
-        if meta.get(key):
+        value = meta.get(key)
+        if value is not None and not (isinstance(value, int | float) and value == 0):
             raise meta.fail(key, "which is not supported")
     rope = _rope(file, meta, architecture, head_dim)
     if architecture != "gemma3":
         # Mistral's is meant; Qwen files may name a window that their models don't use.
-        windowed = architecture == "llama" and meta.get("attention.sliding_window")
+        windowed = architecture == "llama" and meta.get("attention.sliding_window") is not None
         return (meta.count("attention.sliding_window") if windowed else None,) * layers, (rope,) * layers
     window = meta.count("attention.sliding_window")
     pattern = meta.count("attention.sliding_window_pattern", default=_GEMMA_PATTERN)
@@ -207,7 +210,7 @@ def _rope(file: GgufContainer, meta: Fields, architecture: str, head_dim: int) -
         head_dim, meta.real("rope.freq_base", 1_000_000.0 if architecture == "gemma3" else 10_000.0)
     )
     kind = meta.get("rope.scaling.type")
-    if kind not in (None, "none", "linear"):
+    if kind is not None and not (isinstance(kind, str) and kind in ("none", "linear")):
         raise meta.fail("rope.scaling.type", "which is not supported; none and linear are")
     factor = meta.real("rope.scaling.factor", default=meta.real("rope.scale_linear", default=1.0))
     if kind == "linear" or (kind is None and factor != 1.0):

@@ -9,6 +9,7 @@ import numpy as np
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, normalizers, pre_tokenizers
 from tokenizers.models import BPE
 
+from surefoot.models.fields import shown
 from surefoot.models.tokenizer_parts import SPACE, TokenizerParts
 from surefoot.types import SurefootError
 
@@ -53,7 +54,7 @@ class GgufVocabulary:
     """What a GGUF file says of its tokenizer. texts: per id. kinds: per id, GGUF's token types.
     where: the file, for messages."""
 
-    where: object
+    where: str
     texts: Sequence[str]
     kinds: Sequence[int]
     metadata: Mapping[str, object]
@@ -61,7 +62,7 @@ class GgufVocabulary:
 
 def gguf_vocabulary(metadata: Mapping[str, object]) -> GgufVocabulary:
     """Raises SurefootError when the file has no tokenizer, or lists that don't fit each other."""
-    where, texts = metadata.get("file", "GGUF"), metadata.get("tokenizer.ggml.tokens")
+    where, texts = str(metadata.get("file", "GGUF")), metadata.get("tokenizer.ggml.tokens")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise SurefootError(f"{where}: has no tokenizer (tokenizer.ggml.tokens)")
     kinds = metadata.get("tokenizer.ggml.token_type")
@@ -91,9 +92,9 @@ def gguf_parts(metadata: Mapping[str, object]) -> TokenizerParts:
     """
     vocabulary = gguf_vocabulary(metadata)
     kind = metadata.get("tokenizer.ggml.model")
-    if kind not in ("gpt2", "llama"):
+    if not isinstance(kind, str) or kind not in ("gpt2", "llama"):
         raise SurefootError(
-            f"{vocabulary.where}: tokenizer.ggml.model {kind!r} is not supported; gpt2 and llama are"
+            f"{vocabulary.where}: tokenizer.ggml.model {shown(kind)} is not supported; gpt2 and llama are"
         )
     byte_level = kind == "gpt2"
     bos, eos = _special(vocabulary, "bos"), _special(vocabulary, "eos")
@@ -101,13 +102,14 @@ def gguf_parts(metadata: Mapping[str, object]) -> TokenizerParts:
     return TokenizerParts(
         _byte_level(vocabulary) if byte_level else _sentencepiece(vocabulary),
         "bytes" if byte_level else "spaces",
-        strip_first_space=not byte_level and _prefixes_space(vocabulary),
-        prefix=bos if metadata.get("tokenizer.ggml.add_bos_token", not byte_level) else (),
-        suffix=eos if metadata.get("tokenizer.ggml.add_eos_token", False) else (),
+        strip_first_space=not byte_level and _flag(vocabulary, "add_space_prefix", True),
+        prefix=bos if _flag(vocabulary, "add_bos_token", not byte_level) else (),
+        suffix=eos if _flag(vocabulary, "add_eos_token", False) else (),
         eos_ids=gguf_eos_ids(metadata),
         template=template if isinstance(template, str) else None,
         bos_text="".join(vocabulary.texts[token] for token in bos),
         eos_text="".join(vocabulary.texts[token] for token in eos),
+        where=vocabulary.where,
     )
 
 
@@ -119,20 +121,25 @@ def _special(vocabulary: GgufVocabulary, kind: str) -> tuple[int, ...]:
     if not isinstance(token, int) or not 0 <= token < len(vocabulary.texts):
         size = len(vocabulary.texts)
         raise SurefootError(
-            f"{vocabulary.where}: tokenizer.ggml.{kind}_token_id is {token!r}, outside its {size} tokens"
+            f"{vocabulary.where}: tokenizer.ggml.{kind}_token_id is {shown(token)}, outside its {size} tokens"
         )
     return (token,)
 
 
-def _prefixes_space(vocabulary: GgufVocabulary) -> bool:
-    return bool(vocabulary.metadata.get("tokenizer.ggml.add_space_prefix", True))
+def _flag(vocabulary: GgufVocabulary, key: str, default: bool) -> bool:
+    value = vocabulary.metadata.get(f"tokenizer.ggml.{key}", default)
+    if not isinstance(value, bool):
+        raise SurefootError(f"{vocabulary.where}: tokenizer.ggml.{key} is {shown(value)}, not true or false")
+    return value
 
 
 def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
     pre = vocabulary.metadata.get("tokenizer.ggml.pre", "default")
     if not isinstance(pre, str) or pre not in _SPLITS:
         known = ", ".join(_SPLITS)
-        raise SurefootError(f"{vocabulary.where}: tokenizer.ggml.pre {pre!r} is not supported; {known} are")
+        raise SurefootError(
+            f"{vocabulary.where}: tokenizer.ggml.pre {shown(pre)} is not supported; {known} are"
+        )
     merges = vocabulary.metadata.get("tokenizer.ggml.merges")
     if not isinstance(merges, list):
         raise SurefootError(f"{vocabulary.where}: tokenizer.ggml.merges is missing")
@@ -141,7 +148,7 @@ def _byte_level(vocabulary: GgufVocabulary) -> Tokenizer:
     for merge in merges:
         left, _, right = str(merge).partition(" ")
         if not (left in ids and right in ids and left + right in ids):
-            raise SurefootError(f"{vocabulary.where}: merge {merge!r} joins or makes what is no token")
+            raise SurefootError(f"{vocabulary.where}: merge {shown(merge)} joins or makes what is no token")
         pairs.append((left, right))
     tokenizer = Tokenizer(BPE(ids, pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
     if pre in _NORMALIZED:
@@ -175,7 +182,7 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Tokenizer:
         )
     )
     spaces = [normalizers.Replace(" ", SPACE)]
-    prefix = _prefixes_space(vocabulary)
+    prefix = _flag(vocabulary, "add_space_prefix", True)
     tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(SPACE), *spaces] if prefix else spaces)
     strip = [decoders.Strip(" ", 1, 0)] if prefix else []
     tokenizer.decoder = decoders.Sequence(
@@ -191,7 +198,7 @@ def _ids(vocabulary: GgufVocabulary, texts: Sequence[str]) -> dict[str, int]:
     ids = {texts[token]: token for token in used}
     if len(ids) != len(used):
         twice = next(texts[token] for token in used if ids[texts[token]] != token)
-        raise SurefootError(f"{vocabulary.where}: token {twice!r} occurs twice")
+        raise SurefootError(f"{vocabulary.where}: token {shown(twice)} occurs twice")
     return ids
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from surefoot.models.config import FAMILIES, ModelConfig, Rope
-from surefoot.models.fields import Fields, read_json
+from surefoot.models.fields import Fields, read_json, shown
 from surefoot.models.hf_tokenizer import hf_eos_ids
 from surefoot.models.layout import MAX_LAYERS, check_config
 from surefoot.models.rope import MAX_HEAD_DIM, plain_rope, scaled_rope
@@ -101,7 +101,7 @@ def _family(where: Path, raw: Mapping[str, object]) -> str:
     kind = raw.get("model_type")
     if not isinstance(kind, str) or kind not in _MODEL_TYPES:
         supported = ", ".join(_MODEL_TYPES)
-        raise SurefootError(f"{where}: model_type {kind!r} is not supported; {supported} are")
+        raise SurefootError(f"{where}: model_type {shown(kind)} is not supported; {supported} are")
     return _MODEL_TYPES[kind]
 
 
@@ -109,7 +109,7 @@ def _refuse(fields: Fields, family: str, outer: Mapping[str, object]) -> None:
     if (quantization := outer.get("quantization_config")) is not None:
         method = quantization.get("quant_method") if isinstance(quantization, dict) else quantization
         raise SurefootError(
-            f"{fields.where}: weights quantized by {method!r} are not supported; "
+            f"{fields.where}: weights quantized by {shown(method)} are not supported; "
             "take the unquantized model or a GGUF file"
         )
     key, usual = ("hidden_activation", "gelu_pytorch_tanh") if family == "gemma3" else ("hidden_act", "silu")
@@ -132,7 +132,7 @@ def _layer_kinds(fields: Fields, family: str) -> list[str]:
     if not isinstance(kinds, list) or len(kinds) != layers:
         raise fields.fail("layer_types", f"not one per layer of {layers}")
     if unknown := [kind for kind in kinds if kind not in ("full_attention", "sliding_attention")]:
-        raise SurefootError(f"{fields.where}: layer type {unknown[0]!r} is not supported")
+        raise SurefootError(f"{fields.where}: layer type {shown(unknown[0])} is not supported")
     return kinds
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import tokenizers
 
-from surefoot.models.fields import Fields, read_json, read_optional_json
+from surefoot.models.fields import Fields, one_line, read_json, read_optional_json
 from surefoot.models.tokenizer_parts import Spelling, TokenizerParts
 from surefoot.types import SurefootError
 
@@ -24,7 +24,7 @@ def hf_parts(folder: Path) -> TokenizerParts:
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
-        raise SurefootError(f"{path}: not a tokenizer: {error}") from error
+        raise SurefootError(f"{path}: not a tokenizer: {one_line(error)}") from error
     spelling, strip_first_space = _decoding(layout)
     bos, eos = token_text(settings.get("bos_token")), token_text(settings.get("eos_token"))
     prefix, suffix = _surroundings(backend)
@@ -38,6 +38,7 @@ def hf_parts(folder: Path) -> TokenizerParts:
         template=_template(folder, settings),
         bos_text=bos,
         eos_text=eos,
+        where=str(folder),
     )
 
 
@@ -64,7 +65,7 @@ def _template(folder: Path, settings: Fields) -> str | None:
         try:
             return path.read_text("utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise SurefootError(f"{path}: cannot be read: {error}") from error
+            raise SurefootError(f"{path}: cannot be read: {one_line(error)}") from error
     source = settings.get("chat_template")
     if isinstance(source, list):  # several, by name
         named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from surefoot.models.config import ModelConfig
+from surefoot.models.fields import shown
 from surefoot.types import SurefootError
 
 Shape = tuple[int, ...]
@@ -82,7 +83,7 @@ def check_tensors(
     unknown = found.keys() - expected.keys() - set(extra)
     if unknown:
         raise SurefootError(
-            f"{where}: tensor {min(unknown)!r} is not part of a {family} model as supported here"
+            f"{where}: tensor {shown(min(unknown))} is not part of a {family} model as supported here"
         )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from surefoot.models.config import Rope
+from surefoot.models.fields import shown
 from surefoot.types import SurefootError
 
 SCALINGS = ("default", "linear", "llama3")
@@ -34,7 +35,9 @@ def scaled_rope(head_dim: int, base: float, scaling: Mapping[str, object], where
     """
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     if kind not in SCALINGS:
-        raise SurefootError(f"{where}: rope scaling {kind!r} is not supported; {', '.join(SCALINGS)} are")
+        raise SurefootError(
+            f"{where}: rope scaling {shown(kind)} is not supported; {', '.join(SCALINGS)} are"
+        )
     if _number(scaling, "partial_rotary_factor", where, default=1.0) != 1.0:
         raise SurefootError(f"{where}: partial_rotary_factor {scaling['partial_rotary_factor']} is not 1")
     plain = plain_rope(head_dim, base)
@@ -59,7 +62,7 @@ def _llama3(frequency: float, factor: float, low: float, high: float, original: 
 def _number(scaling: Mapping[str, object], key: str, where: str, default: float | None = None) -> float:
     value = scaling.get(key, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise SurefootError(f"{where}: rope {key} is {value!r}, not a number above 0")
+        raise SurefootError(f"{where}: rope {key} is {shown(value)}, not a number above 0")
     return float(value)
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 
 from surefoot.models.config import ModelConfig
-from surefoot.models.fields import read_json
+from surefoot.models.fields import one_line, read_json, shown
 from surefoot.models.hf_config import read_config
 from surefoot.models.layout import check_tensors, expected_shapes, fingerprint
 from surefoot.types import SurefootError
@@ -78,7 +78,9 @@ class SafetensorsCheckpoint:
             with safe_open(path, framework="pt") as file:
                 tensor: torch.Tensor = file.get_tensor(file_name).to(torch.float32)
         except (SafetensorError, OSError) as error:
-            raise SurefootError(f"{path}: tensor {file_name!r} cannot be read: {error}") from error
+            raise SurefootError(
+                f"{path}: tensor {shown(file_name)} cannot be read: {one_line(error)}"
+            ) from error
         if self._config.family == "gemma3" and name.endswith("norm.weight"):
             return tensor + 1.0  # stored as the difference from one
         return tensor
@@ -116,7 +118,7 @@ def _weight_files(folder: Path) -> list[Path]:
             raise SurefootError(f"{index}: has no weight_map from tensor to file name")
         names = sorted(set(weight_map.values()))
         if outside := [name for name in names if Path(name).name != name]:
-            raise SurefootError(f"{index}: names {outside[0]!r}, which is not a file of its folder")
+            raise SurefootError(f"{index}: names {shown(outside[0])}, which is not a file of its folder")
     else:
         names = ["model.safetensors"]
     for name in names:
@@ -135,8 +137,10 @@ def _header(path: Path) -> dict[str, tuple[int, ...]]:
                 dtype = piece.get_dtype()
                 if dtype not in _DTYPES:
                     supported = ", ".join(_DTYPES)
-                    raise SurefootError(f"{path}: tensor {name!r} has type {dtype}; only {supported} may be")
+                    raise SurefootError(
+                        f"{path}: tensor {shown(name)} has type {dtype}; only {supported} may be"
+                    )
                 shapes[name] = tuple(piece.get_shape())
             return shapes
     except (SafetensorError, OSError) as error:
-        raise SurefootError(f"{path}: damaged or truncated safetensors: {error}") from error
+        raise SurefootError(f"{path}: damaged or truncated safetensors: {one_line(error)}") from error

@@ -18,7 +18,7 @@ a byte (SentencePiece's)."""
 class TokenizerParts:
     """backend: splits text into ids, adding nothing. strip_first_space: it puts a space before every text,
     which decoding takes away again. prefix, suffix: ids that go around a text (BOS, EOS). template: Jinja.
-    bos_text, eos_text: as the template writes them, empty when there are none.
+    bos_text, eos_text: as the template writes them, empty when there are none. where: the file, for messages.
     """
 
     backend: tokenizers.Tokenizer
@@ -30,3 +30,4 @@ class TokenizerParts:
     template: str | None = None
     bos_text: str = ""
     eos_text: str = ""
+    where: str = "the model"
