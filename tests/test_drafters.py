@@ -170,7 +170,7 @@ def test_d2_the_cache_holds_the_emitted_prefix_and_nothing_else(accepted: int) -
             tuple(range(accepted)), tokens[-1], bonus=accepted == 3, tested=min(accepted + 1, 3)
         )
         drafter.observe(0, verdict)
-        held = model.cache.tokens(0)
+        held = model.cache.tokens(-1)
         assert held == tuple(tokens[: len(held)])
         assert drafter.num_computed(0) == len(tokens) - (2 if accepted == 3 else 1)
 

@@ -161,7 +161,7 @@ class Watched(ModelDrafter):
         model = self.model
         assert isinstance(model, ToyModel)
         for request in requests:
-            held = model.cache.tokens(request.seq)
+            held = model.cache.tokens(-1 - request.seq)
             assert held == tuple(request.tokens[: len(held)])
             assert not held or len(request.tokens) - len(held) in (1, 2)
         return super().propose(requests)

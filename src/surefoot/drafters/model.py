@@ -35,11 +35,11 @@ class ModelDrafter:
         self._told = False
 
     def start(self, seq: int, tokens: Sequence[int]) -> None:
-        self.model.cache.add(seq)
+        self.model.cache.add(_own(seq))
 
     def num_computed(self, seq: int) -> int:
         """Committed tokens that the cache holds."""
-        return self.model.cache.length(seq)
+        return self.model.cache.length(_own(seq))
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         budgets = [self._fitting(request) for request in requests]
@@ -62,13 +62,13 @@ class ModelDrafter:
 
     def observe(self, seq: int, verdict: Verdict) -> None:
         accepted = self._committed[seq] + len(verdict.path)
-        self.model.cache.truncate(seq, min(accepted, self.num_computed(seq)))
+        self.model.cache.truncate(_own(seq), min(accepted, self.num_computed(seq)))
 
     def stop(self, seq: int) -> None:
         self._committed.pop(seq, None)
         self._beyond.discard(seq)
         with suppress(KeyError):
-            self.model.cache.free(seq)
+            self.model.cache.free(_own(seq))
 
     def _fitting(self, request: DraftRequest) -> int:
         """The budget, as far as the model's own context and vocabulary allow."""
@@ -97,7 +97,7 @@ class ModelDrafter:
             rest = request.tokens[self.num_computed(request.seq) :]
             while rest:
                 chunk, rest = rest[:room], rest[room:]
-                batch.append(Segment(request.seq, chunk, num_wanted=0 if rest else 1))
+                batch.append(Segment(_own(request.seq), chunk, num_wanted=0 if rest else 1))
                 room -= len(chunk)
                 if not rest:
                     wanted.append(i)
@@ -112,5 +112,12 @@ class ModelDrafter:
         """One more token for each (sequence, token); returns the logits after it."""
         if not last:
             return {}
-        logits = self.model.forward([Segment(seq, (token,), num_wanted=1) for seq, token in last.values()])
+        logits = self.model.forward(
+            [Segment(_own(seq), (token,), num_wanted=1) for seq, token in last.values()]
+        )
         return dict(zip(last, logits, strict=True))
+
+
+def _own(seq: int) -> int:
+    """The drafter's number for a sequence, which the target's cache hasn't: a model may draft for itself."""
+    return -1 - seq
