@@ -279,6 +279,14 @@ def test_l2_past_the_drafters_context_decoding_is_plain(caplog: pytest.LogCaptur
         position += len(event.emitted)
 
 
+def test_l4_every_request_has_the_drafters_whole_context() -> None:
+    table = random_table(VOCAB_SIZE, 2, seed=1)
+    engine = Engine(toy(table, 64), ModelDrafter(toy(table, 32)), draft_tokens=3)
+    params = [SamplingParams(seed=seed, max_tokens=32 - len(PROMPT)) for seed in range(4)]
+    for result in engine.generate([PROMPT] * 4, params):
+        assert result.stats.mean_acceptance_length > 3.5
+
+
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("verify", ["coupled", "rejection", "block"])
 @pytest.mark.parametrize(("target_size", "draft_size"), [(40, 32), (32, 40), (40, 36)])

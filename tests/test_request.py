@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -116,6 +117,11 @@ def test_prompts_come_as_text_ids_conversations_or_lists_of_them() -> None:
     assert prepare("hi", params, tokenizer, chat=True).ids == tuple(ids("hi."))
     assert prepare(talk, params, tokenizer).ids == tuple(ids("hi.yo."))
     assert prepare([1, 2], params, None).ids == (1, 2)
+    assert [prepare(p, params, None).ids for p in as_list(np.array([[1, 2], [3, 4]]))] == [(1, 2), (3, 4)]  # type: ignore[arg-type]
+    with pytest.raises(
+        SurefootError, match=r"^prompt: float given; it is text, token ids or a list of messages"
+    ):
+        prepare(1.5, params, None)  # type: ignore[arg-type]
 
 
 def test_bad_words_are_spelled_with_and_without_a_space() -> None:

@@ -38,7 +38,7 @@ class Outcome:
 @dataclass(frozen=True, slots=True)
 class Round:
     """A round that was run. Times in seconds: `began` and `ended` on `time.perf_counter`'s clock, `drafting`
-    in the drafter, `verifying` in the target's pass."""
+    in the drafter less what drawing its tokens took, `verifying` in the target's pass."""
 
     outcomes: tuple[Outcome, ...]
     began: float
@@ -68,6 +68,7 @@ class Loop:
         self._controller = controller
         self._mode = mode
         self._scheduler: Scheduler[Request] = Scheduler(max_requests, max_rows)
+        self._drawing = 0.0  # seconds of this round
 
     def __len__(self) -> int:
         return len(self._scheduler)
@@ -95,6 +96,7 @@ class Loop:
     def run(self, slots: Sequence[Slot[Request]]) -> Round:
         """One round. When it raises, the requests of `slots` are in no state to go on: release them."""
         began = time.perf_counter()
+        self._drawing = 0.0
         for slot in slots:
             self._start(slot.job)
         drafts = self._draft(slots)
@@ -104,7 +106,8 @@ class Loop:
         shares = _shares(slots, drafts, logits)
         outcomes = tuple(map(self._settle, slots, drafts, shares))
         ended = time.perf_counter()
-        return Round(outcomes, began, ended, drafting=drafted - began, verifying=verified - drafted)
+        drafting = drafted - began - self._drawing
+        return Round(outcomes, began, ended, drafting, verifying=verified - drafted)
 
     def _budget(self, request: Request, load: int) -> int:
         if self._drafter is None:
@@ -125,16 +128,25 @@ class Loop:
         drafting = [i for i, slot in enumerate(slots) if slot.budget]
         if self._drafter is None or not drafting:
             return drafts
-        vocab_size = self._model.vocab_size
-        asked = [
-            DraftRequest(job.seq, job.tokens, slots[i].budget, draw_for(job, self._mode, vocab_size))
-            for i in drafting
-            for job in [slots[i].job]
-        ]
+        asked = [self._asked(slots[i]) for i in drafting]
         for i, draft in zip(drafting, self._drafter.propose(asked), strict=True):
             self._check(draft, slots[i].budget)
             drafts[i] = draft
         return drafts
+
+    def _asked(self, slot: Slot[Request]) -> DraftRequest:
+        request = slot.job
+        draw = draw_for(request, self._mode, self._model.vocab_size)
+
+        def timed(
+            logits: NDArray[np.float32], drafted: Sequence[int]
+        ) -> tuple[int, NDArray[np.float64] | None]:
+            began = time.perf_counter()
+            drawn = draw(logits, drafted)
+            self._drawing += time.perf_counter() - began
+            return drawn
+
+        return DraftRequest(request.seq, request.tokens, slot.budget, timed)
 
     def _check(self, draft: Draft, budget: int) -> None:
         if len(draft.tokens) > budget:

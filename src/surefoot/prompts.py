@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from operator import index
 from typing import TYPE_CHECKING, TypeGuard, cast
 
 from surefoot.types import SamplingParams, SurefootError
@@ -28,7 +30,7 @@ class Prepared:
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt, or several, as a list."""
-    if isinstance(prompts, str) or not prompts or isinstance(prompts[0], int | Mapping):
+    if isinstance(prompts, str) or len(prompts) == 0 or isinstance(prompts[0], Integral | Mapping):
         return [cast(Prompt, prompts)]
     return list(cast(Sequence[Prompt], prompts))
 
@@ -36,7 +38,8 @@ def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 def prepare(
     prompt: Prompt, params: SamplingParams, tokenizer: Tokenizer | None, *, chat: bool = False
 ) -> Prepared:
-    """The ids of a prompt, whatever its form. Raises SurefootError when text meets no tokenizer."""
+    """The ids of a prompt, whatever its form. Raises SurefootError when text meets no tokenizer, and for
+    what is no prompt."""
     bad_words = tuple(
         ids for word in params.bad_words for ids in _spellings(word, _needed(tokenizer, "bad_words"))
     )
@@ -49,7 +52,11 @@ def prepare(
         return Prepared(prompt, tuple(layer.encode(prompt, add_special=True)), bad_words)
     if _is_conversation(prompt):
         return Prepared(None, _templated(prompt, _needed(tokenizer, "prompt")), bad_words)
-    return Prepared(None, tuple(cast(Sequence[int], prompt)), bad_words)
+    try:
+        return Prepared(None, tuple(map(index, cast(Sequence[int], prompt))), bad_words)
+    except TypeError:
+        kind = type(prompt).__name__
+        raise SurefootError(f"prompt: {kind} given; it is text, token ids or a list of messages") from None
 
 
 def check(ids: Sequence[int], params: SamplingParams, vocab_limit: int, max_length: int) -> None:
@@ -90,4 +97,4 @@ def _spellings(word: str, tokenizer: Tokenizer) -> list[tuple[int, ...]]:
 
 
 def _is_conversation(prompt: Sequence[int] | Sequence[Message]) -> TypeGuard[Sequence[Message]]:
-    return bool(prompt) and isinstance(prompt[0], Mapping)
+    return isinstance(prompt, Sequence) and len(prompt) > 0 and isinstance(prompt[0], Mapping)

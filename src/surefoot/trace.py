@@ -7,7 +7,6 @@ A trace is JSON lines, one `Event` per round and request, in the order of the ro
 from __future__ import annotations
 
 import json
-import resource
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -31,9 +30,9 @@ class Event:
     prompt is not through. These say what verification found. emitted: the tokens delivered, fewer when an
     end or a limit cut the block. finish_reason: set in the last event of a choice.
 
-    draft_ms, verify_ms, other_ms: the drafter's, the target's and the remaining time of the *whole* round,
-    the same in every event of that round: a request waits for all of it. peak_memory_bytes: of the process,
-    so far.
+    draft_ms, verify_ms, other_ms: of the *whole* round, the same in every event of it, since a request waits
+    for all of it: in the drafter, in the target's pass, and the rest, choosing tokens for either included.
+    peak_memory_bytes: of the process, so far.
     """
 
     round: int
@@ -127,7 +126,11 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def peak_memory_bytes() -> int:
-    """The most memory this process has held so far."""
+    """The most memory this process has held so far; 0 on Windows, which keeps no such record."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

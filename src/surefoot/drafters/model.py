@@ -63,6 +63,7 @@ class ModelDrafter:
     def observe(self, seq: int, verdict: Verdict) -> None:
         accepted = self._committed[seq] + len(verdict.path)
         self.model.cache.truncate(_own(seq), min(accepted, self.num_computed(seq)))
+        assert seq in self._beyond or self.num_computed(seq) in (accepted, accepted - 1)
 
     def stop(self, seq: int) -> None:
         self._committed.pop(seq, None)
