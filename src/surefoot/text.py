@@ -53,7 +53,15 @@ class Tokenizer:
 
     def encode(self, text: str, add_special: bool) -> list[int]:
         """Ids of `text`; special tokens spelled out in it are read as such. add_special: BOS before it and
-        EOS behind it where the model wants them, but no second BOS where `text` begins with one."""
+        EOS behind it where the model wants them, but no second BOS where `text` begins with one.
+
+        Raises SurefootError for a lone surrogate, which is what Python makes of input that is not UTF-8.
+        """
+        try:
+            text.encode()  # the library would say only that this is no str
+        except UnicodeEncodeError as error:
+            where = f"position {error.start} holds {text[error.start]!a}, half a character"
+            raise SurefootError(f"the text can't be encoded: {where}; is it UTF-8?") from error
         ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         if not add_special:
             return ids
@@ -95,14 +103,14 @@ class Detokenizer:
     """Text from ids as they come: `add` gives what each id settles, `finish` what is left.
 
     Half a character is held back until its other half comes; the pieces joined are `Tokenizer.decode` of
-    all ids.
+    all ids. continues: the ids go on from a text before them, so a space in front is theirs and stays.
     """
 
-    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True) -> None:
+    def __init__(self, tokenizer: Tokenizer, skip_special: bool = True, continues: bool = False) -> None:
         self._tokenizer = tokenizer
         self._skip_special = skip_special
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
-        self._strip = tokenizer.strip_first_space
+        self._strip = tokenizer.strip_first_space and not continues
 
     def add(self, token: int) -> str:
         if self._skip_special and self._tokenizer.is_special(token):

@@ -25,6 +25,8 @@ def hf_parts(folder: Path) -> TokenizerParts:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing narrower
         raise SurefootError(f"{path}: not a tokenizer: {one_line(error)}") from error
+    backend.no_truncation()  # some files carry the settings of a training run
+    backend.no_padding()
     spelling, strip_first_space = _decoding(layout)
     bos, eos = token_text(settings.get("bos_token")), token_text(settings.get("eos_token"))
     prefix, suffix = _surroundings(backend)
@@ -78,12 +80,10 @@ def _decoding(layout: Fields) -> tuple[Spelling, bool]:
     decoder = layout.mapping("decoder")
     steps = decoder.get("decoders") if decoder.get("type") == "Sequence" else [decoder]
     named = steps if isinstance(steps, list) else []
-    kinds = {str(step.get("type")): step for step in named if isinstance(step, dict)}
-    if kinds.keys() == {"ByteLevel"}:
+    kinds = {str(step.get("type")) for step in named if isinstance(step, dict)}
+    if kinds == {"ByteLevel"}:
         return "bytes", False
-    if kinds.keys() == {"Metaspace"}:
-        return "spaces", kinds["Metaspace"].get("prepend_scheme", "always") != "never"
-    if {"Replace", "ByteFallback"} <= kinds.keys() <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
+    if {"Replace", "ByteFallback"} <= kinds <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
         return "spaces", "Strip" in kinds
     raise layout.fail("decoder", "which is not supported; byte-level and SentencePiece BPE are")
 
