@@ -78,7 +78,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     params = SamplingParams(max_tokens=args.max_tokens, temperature=0.8, seed=args.seed)
     from surefoot.engine import Engine
     from surefoot.models import load_model
+    from surefoot.models.pull import progress_bar, pull
 
+    with progress_bar(DEFAULT_MODEL) as progress:
+        pull(DEFAULT_MODEL, progress)
     print(f"Model {DEFAULT_MODEL}, temperature 0.8, seed {args.seed}; the drafter looks up n-grams.")
     loaded = load_model(DEFAULT_MODEL)
     with Engine(loaded, draft=None) as plain, Engine(loaded, draft="ngram") as speculated:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import MISSING, dataclass, fields
@@ -162,31 +163,31 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prompt(source: str) -> str:
-    """The prompt itself, or what `-` (standard input) or `@FILE` holds, less one final newline.
+    """The prompt itself, or what `-` (standard input) or `@FILE` holds, less one final line end.
 
-    Raises SurefootError when the file can't be read, isn't UTF-8, or the prompt is empty.
+    Raises SurefootError when a file can't be read, and for what isn't UTF-8 or is empty.
     """
     if source == "-":
-        text = _decode("standard input", sys.stdin.buffer.read())
+        text = _decoded("standard input", sys.stdin.buffer.read()).removesuffix("\n")
     elif source.startswith("@"):
-        text = _decode(source[1:], _read(Path(source[1:])))
+        text = _decoded(source[1:], _read(source[1:])).removesuffix("\n")
     else:
-        text = source
+        text = _decoded("prompt", os.fsencode(source))
     if not text:
         raise SurefootError("prompt: it is empty; at least 1 character is needed")
     return text
 
 
-def _read(path: Path) -> bytes:
+def _read(path: str) -> bytes:
     try:
-        return path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
-        raise SurefootError(f"prompt file {path}: {error.strerror}") from None
+        raise SurefootError(f"prompt file {path!r}: {error.strerror}") from None
 
 
-def _decode(name: str, data: bytes) -> str:
+def _decoded(name: str, data: bytes) -> str:
     try:
-        return data.decode().removesuffix("\n")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise SurefootError(
             f"{name}: byte {error.start} is {data[error.start]:#04x}, which is not UTF-8"

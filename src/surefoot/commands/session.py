@@ -52,7 +52,7 @@ def write(chunks: Iterable[Chunk]) -> tuple[str, Result | None]:
             text += chunk.text
             result = chunk.result
     finally:
-        if not text.endswith("\n"):
+        if text and not text.endswith("\n"):
             print()
     return text, result
 
