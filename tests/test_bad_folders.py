@@ -153,3 +153,16 @@ def test_a_file_that_shrinks_after_opening_is_refused(folder: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
     with pytest.raises(SurefootError, match=r"tensor 'model.*' cannot be read"):
         checkpoint.tensor("norm.weight")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(value: float, folder: Path) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    weights["model.norm.weight"][3] = value
+    save_file(weights, path)
+    checkpoint = open_checkpoint(folder)
+    with pytest.raises(
+        SurefootError, match=r"'model.norm.weight' is damaged: it holds numbers that are not finite"
+    ):
+        checkpoint.tensor("norm.weight")

@@ -110,6 +110,18 @@ def test_an_unsupported_format_is_named_with_its_tensor(tmp_path: Path) -> None:
         open_checkpoint(path)
 
 
+def test_a_block_of_nonsense_is_refused(tmp_path: Path) -> None:
+    path = one_layer_gguf(tmp_path / "model.gguf", ffn_up="Q6_K")
+    info = GgufContainer(path).tensors["blk.0.ffn_up.weight"]
+    raw = bytearray(path.read_bytes())
+    raw[info.start + 208 : info.start + 210] = b"\x00\x7e"  # its scale: not a number
+    path.write_bytes(raw)
+    with pytest.raises(
+        SurefootError, match=r"'blk.0.ffn_up.weight' is damaged: it holds numbers that are not"
+    ):
+        open_checkpoint(path).tensor("layers.0.up.weight")
+
+
 def setting(key: str, value: object) -> Callable[[gguf.GGUFWriter], None]:
     """An edit that sets a metadata key, in the type that its value suggests."""
 

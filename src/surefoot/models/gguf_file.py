@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +18,14 @@ from surefoot.models.config import ModelConfig, Rope
 from surefoot.models.fields import Fields, shown
 from surefoot.models.gguf_container import GgufContainer, TensorInfo
 from surefoot.models.gguf_tokenizer import gguf_eos_ids
-from surefoot.models.layout import MAX_LAYERS, check_config, check_tensors, expected_shapes, fingerprint
+from surefoot.models.layout import (
+    MAX_LAYERS,
+    check_config,
+    check_finite,
+    check_tensors,
+    expected_shapes,
+    fingerprint,
+)
 from surefoot.models.rope import MAX_HEAD_DIM, divided_rope, plain_rope
 from surefoot.types import SurefootError
 
@@ -34,7 +43,8 @@ KINDS = (
     Kind.Q6_K,
 )
 
-_CHUNK_ELEMENTS = 1 << 22  # dequantizing goes through several float32 copies: 16 MB each
+_CHUNK_ELEMENTS = 1 << 20  # dequantizing makes several float32 copies of a chunk, 4 MB each, per thread
+_MAX_THREADS = 8
 _FACTORS = "rope_freqs.weight"
 _NAMES = {
     "embed": "token_embd",
@@ -118,9 +128,14 @@ def _dequantized(file: GgufContainer, info: TensorInfo) -> torch.Tensor:
     row_length = info.shape[-1]
     out = np.empty((blocks.shape[0], row_length), np.float32)
     step = max(1, _CHUNK_ELEMENTS // row_length)
-    for start in range(0, len(out), step):
-        out[start : start + step] = dequantize(blocks[start : start + step], info.kind)
-    return torch.from_numpy(out.reshape(info.shape))
+
+    def fill(start: int) -> None:
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at below
+            out[start : start + step] = dequantize(blocks[start : start + step], info.kind)
+
+    with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as threads:
+        list(threads.map(fill, range(0, len(out), step)))
+    return check_finite(file.path, info.name, torch.from_numpy(out.reshape(info.shape)))
 
 
 def _half_split(tensor: torch.Tensor, heads: int) -> torch.Tensor:

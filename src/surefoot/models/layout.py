@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import torch
+
 from surefoot.models.config import ModelConfig
 from surefoot.models.fields import shown
 from surefoot.types import SurefootError
@@ -85,6 +87,15 @@ def check_tensors(
         raise SurefootError(
             f"{where}: tensor {shown(min(unknown))} is not part of a {family} model as supported here"
         )
+
+
+def check_finite(where: Path, name: str, tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor itself. Raises SurefootError when it holds a NaN or an infinity: such a model is damaged,
+    and one such key would poison every row that can see its page."""
+    low, high = torch.aminmax(tensor)
+    if not (low.isfinite() and high.isfinite()):
+        raise SurefootError(f"{where}: tensor {shown(name)} is damaged: it holds numbers that are not finite")
+    return tensor
 
 
 def fingerprint(paths: Iterable[Path]) -> str:

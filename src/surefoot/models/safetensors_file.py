@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from surefoot.models.config import ModelConfig
 from surefoot.models.fields import one_line, read_json, shown
 from surefoot.models.hf_config import read_config
-from surefoot.models.layout import check_tensors, expected_shapes, fingerprint
+from surefoot.models.layout import check_finite, check_tensors, expected_shapes, fingerprint
 from surefoot.types import SurefootError
 
 _DTYPES = ("F32", "F16", "BF16")
@@ -81,6 +81,7 @@ class SafetensorsCheckpoint:
             raise SurefootError(
                 f"{path}: tensor {shown(file_name)} cannot be read: {one_line(error)}"
             ) from error
+        check_finite(path, file_name, tensor)
         if self._config.family == "gemma3" and name.endswith("norm.weight"):
             return tensor + 1.0  # stored as the difference from one
         return tensor
