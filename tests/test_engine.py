@@ -66,6 +66,15 @@ def test_a_stream_adds_up_to_the_result() -> None:
         assert sum(len(chunk.logprobs or ()) for chunk in own) == len(choice.token_ids)
 
 
+def test_choices_that_finish_in_the_same_round_are_all_streamed() -> None:
+    chunks = list(Engine(toy()).stream([1, 2], SamplingParams(seed=1, max_tokens=1, n=3)))
+    assert [(chunk.choice, len(chunk.token_ids), bool(chunk.result)) for chunk in chunks] == [
+        (0, 1, False),
+        (1, 1, False),
+        (2, 1, True),
+    ]
+
+
 def test_closing_a_stream_frees_its_request() -> None:
     model, drafter = toy(), ModelDrafter(toy(2))
     engine = Engine(model, drafter)
@@ -108,6 +117,15 @@ def test_a_generate_inside_a_stream_disturbs_neither() -> None:
     assert_same(engine.generate([3], PARAMS)[0].choices[0], expected(TABLE, [3], PARAMS))
     tokens += [token for chunk in stream for token in chunk.token_ids]
     assert tuple(tokens) == expected(TABLE, [1, 2], PARAMS).token_ids
+
+
+def test_a_generate_between_steps_loses_none_of_their_chunks() -> None:
+    engine = Engine(toy())
+    number = engine.add([1, 2], PARAMS)
+    engine.generate([3], SamplingParams(max_tokens=30))
+    tokens = [token for chunk in engine.step() if chunk.request == number for token in chunk.token_ids]
+    assert tuple(tokens) == expected(TABLE, [1, 2], PARAMS).token_ids
+    assert not engine.has_work
 
 
 def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,14 @@ def test_text_is_held_back_only_while_it_may_become_a_stop_string(pieces: list[s
         assert len(held) < len(stop)
 
 
+def test_a_stop_string_that_did_not_count_is_forgotten() -> None:
+    stop_filter = StopFilter(["a", "ab", "xyz"])
+    assert stop_filter.push("a", armed=False) == ""  # may still become "ab"
+    assert stop_filter.push("c") == "ac"
+    assert stop_filter.push("ab", armed=False) == "ab"
+    assert not stop_filter.stopped
+
+
 def test_a_stop_string_before_min_tokens_does_not_end_the_request() -> None:
     ended = request(SamplingParams(stop=("XY",), min_tokens=4))
     assert ended.extend(ids("XYXYab")) == tuple(ids("XYXY"))
