@@ -21,7 +21,7 @@ from passes import CONTEXT, ROWS, Spread, pass_times
 from surefoot.cli import guarded
 from surefoot.commands.options import DEFAULT_MODEL, Parser, number, whole
 from surefoot.engine import Engine
-from surefoot.models import LoadedModel, load_model
+from surefoot.loading import LoadedModel, load_model
 from surefoot.types import SamplingParams
 
 PARTS = ("passes", "answers")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from surefoot.cli import guarded
 from surefoot.commands.options import DEFAULT_MODEL, Parser, whole
-from surefoot.models import LoadedModel, load_model
+from surefoot.loading import LoadedModel, load_model
 from surefoot.models.base import Segment
 
 TOPICS = ("execmodel", "import", "comparisons", "objects")

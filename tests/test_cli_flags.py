@@ -15,7 +15,8 @@ from surefoot.cli import main
 from surefoot.commands.options import PRECISIONS, SAMPLING_FLAGS
 from surefoot.commands.session import LOADING, RUNNING
 from surefoot.engine import Engine
-from surefoot.models import linear, load_model
+from surefoot.loading import load_model
+from surefoot.models import linear
 from surefoot.results import Choice, Chunk, Result
 from surefoot.trace import stats
 from surefoot.types import SamplingParams, Usage
@@ -92,7 +93,7 @@ def result(n: int) -> Result:
 @pytest.fixture
 def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
-    monkeypatch.setattr("surefoot.models.load_model", recorder.load_model)
+    monkeypatch.setattr("surefoot.loading.load_model", recorder.load_model)
     monkeypatch.setattr("surefoot.engine.Engine", recorder)
     return recorder
 

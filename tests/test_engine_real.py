@@ -10,7 +10,7 @@ import pytest
 from surefoot.drafters.base import Drafter
 from surefoot.drafters.ngram import NgramDrafter
 from surefoot.engine import Engine
-from surefoot.models import LoadedModel, load_model
+from surefoot.loading import LoadedModel, load_model
 from surefoot.results import Result
 from surefoot.types import VERIFY_MODES, SamplingParams, VerifyMode
 from tests.harness import Scripted, bushy, knowing

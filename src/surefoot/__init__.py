@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from surefoot.engine import Engine
-    from surefoot.models import load_model
+    from surefoot.loading import load_model
     from surefoot.oracle import plain_decode, speculative_decode
     from surefoot.results import Choice, Chunk, Result
     from surefoot.types import Draft, SamplingParams, SurefootError, Usage, Verdict
@@ -32,7 +32,7 @@ __all__ = [
 
 _HOMES = {
     "engine": ("Engine",),
-    "models": ("load_model",),
+    "loading": ("load_model",),
     "oracle": ("plain_decode", "speculative_decode"),
     "results": ("Choice", "Chunk", "Result"),
     "types": ("Draft", "SamplingParams", "SurefootError", "Usage", "Verdict"),

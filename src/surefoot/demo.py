@@ -37,7 +37,8 @@ class Basket:
 """
 
 PROMPTS = {
-    "rewriting a file": f"Rename the class Basket to Cart in this file, and answer with the file.\n\n{FILE}",
+    "rewriting a file": "Rewrite this Python file with the class Basket renamed to Cart:"
+    f"\n\n```python\n{FILE}```",
     "writing a function": "Write a Python function that counts how often each word occurs in a text.",
     "a story": "Tell a short story about a fox who learns to read.",
 }
@@ -77,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _parser().parse_args(argv)
     params = SamplingParams(max_tokens=args.max_tokens, temperature=0.8, seed=args.seed)
     from surefoot.engine import Engine
-    from surefoot.models import load_model
+    from surefoot.loading import load_model
     from surefoot.models.pull import progress_bar, pull
 
     with progress_bar(DEFAULT_MODEL) as progress:

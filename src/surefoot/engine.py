@@ -281,7 +281,7 @@ class Engine:
             return None
         from surefoot.text import Detokenizer
 
-        return Detokenizer(self.tokenizer)
+        return Detokenizer(self.tokenizer, continues=True)
 
     def _since(self, moment: float) -> float:
         return moment - self._clock_began

@@ -19,7 +19,7 @@ NGRAM = "ngram"
 
 
 class Loaded(Protocol):
-    """What `surefoot.models.load_model` returns, as far as the engine needs it."""
+    """What `surefoot.loading.load_model` returns, as far as the engine needs it."""
 
     @property
     def name(self) -> str: ...
@@ -79,6 +79,6 @@ def open_drafter(
 
 
 def _load(name: str | Path, precision: str, threads: int | None) -> Loaded:
-    from surefoot.models import load_model  # torch, and all that reads model files
+    from surefoot.loading import load_model  # torch, and all that reads model files
 
     return load_model(name, precision=precision, threads=threads)

@@ -65,7 +65,9 @@ class SamplingParams:
         if self.logprobs is not None:
             _check("logprobs", self.logprobs, 0, 20)
         if any(not s for s in self.stop):
-            raise SurefootError("stop: an empty string was given; each stop string needs at least 1 character")
+            raise SurefootError(
+                "stop: an empty string was given; each stop string needs at least 1 character"
+            )
         if any(not s for s in self.bad_words):
             raise SurefootError("bad_words: an empty string was given; each needs at least 1 character")
 

@@ -23,7 +23,7 @@ def open_engine(args: argparse.Namespace) -> Iterator[Engine]:
     if sys.stderr.isatty():
         print(f"loading {args.model}", file=sys.stderr)
     from surefoot.engine import Engine
-    from surefoot.models import load_model
+    from surefoot.loading import load_model
 
     loading = _given(args, LOADING)
     loaded = load_model(args.model, **loading)

@@ -34,7 +34,7 @@ def cancelling(rows: int, outs: int, width: int, seed: int = 0) -> tuple[torch.T
     return x, w
 
 
-def agreeing(kernel: Kernel, rows: torch.Tensor, candidates: Sequence[int] = CANDIDATES) -> tuple[int, ...]:
+def agreeing(kernel: Kernel, rows: torch.Tensor, candidates: Sequence[int]) -> tuple[int, ...]:
     """The row counts at which `kernel` gives each row the bits that it has in a call of 16.
 
     rows: [at least max(candidates), width]. A row must also have the same bits wherever it stands in a
@@ -65,7 +65,7 @@ def _in_calls_of(size: int, kernel: Kernel, rows: torch.Tensor) -> torch.Tensor:
 
 
 def linear_sizes(
-    build: Callable[[torch.Tensor], Linear], outs: int, width: int, candidates: Sequence[int] = CANDIDATES
+    build: Callable[[torch.Tensor], Linear], outs: int, width: int, candidates: Sequence[int]
 ) -> tuple[int, ...]:
     """The row counts at which a layer of this shape, packed by `build` from its weight, agrees."""
     x, w = cancelling(max(candidates), min(outs, 512), width)
@@ -93,9 +93,7 @@ def integer_product_is_exact(
         return False
 
 
-def glue_sizes(
-    hidden: int, intermediate: int, head_dim: int, candidates: Sequence[int] = CANDIDATES
-) -> tuple[int, ...]:
+def glue_sizes(hidden: int, intermediate: int, head_dim: int, candidates: Sequence[int]) -> tuple[int, ...]:
     """The row counts at which what stands between the products agrees: norm, activations, quantization.
 
     Vectorized loops finish their last elements with scalar code, whose exp has other bits: where such a

@@ -1,0 +1,56 @@
+"""From a name to a model that is ready to run. Importing this imports no torch; loading does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from surefoot.types import SurefootError
+
+if TYPE_CHECKING:
+    from surefoot.models.decoder import Decoder
+    from surefoot.models.linear import Precision
+    from surefoot.text import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model ready to run.
+
+    name: as it was asked for. precision: the one in use. inexact: why the promise of the same tokens
+    doesn't hold on this machine, None where it does.
+    """
+
+    name: str
+    model: Decoder
+    tokenizer: Tokenizer
+    precision: Precision
+    inexact: str | None
+
+
+def load_model(name: str | Path, precision: str = "auto", threads: int | None = None) -> LoadedModel:
+    """Loads a catalogue name, hub id, folder with safetensors, or .gguf file.
+
+    precision: "fp32", "bf16", "int8", or "auto" for the fastest that is exact here. threads: for this
+    process's products from now on; None leaves them as they are. Raises SurefootError, one line, for
+    whatever can't be loaded.
+    """
+    import torch
+
+    from surefoot.models.build import build
+    from surefoot.models.catalog import home, resolve
+    from surefoot.models.linear import PRECISIONS
+    from surefoot.models.load import open_checkpoint
+    from surefoot.text import load_tokenizer
+
+    chosen = next((known for known in PRECISIONS if known == precision), None)
+    if chosen is None and precision != "auto":
+        raise SurefootError(f"precision: {precision} is unknown; it is auto, {', '.join(PRECISIONS)}")
+    if threads is not None:
+        if threads < 1:
+            raise SurefootError(f"threads: {threads} is out of range; at least 1")
+        torch.set_num_threads(threads)
+    checkpoint = open_checkpoint(resolve(str(name)))
+    built = build(checkpoint, chosen, home() / "prepared")
+    return LoadedModel(str(name), built.decoder, load_tokenizer(checkpoint), built.precision, built.inexact)
