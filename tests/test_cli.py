@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from surefoot import trace
 from surefoot.cli import main
+from tests.threads import one_thread
 from tests.tiny import tiny_gguf
 
 OBJECT = ["text", "token_ids", "finish_reason", "seed", "usage", "stats"]
@@ -48,12 +48,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """More only wait for each other over a model as small as this."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def quiet() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 @pytest.fixture(autouse=True)

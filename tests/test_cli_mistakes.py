@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from surefoot.cli import main
 from surefoot.models import pull
+from tests.threads import one_thread
 from tests.tiny import tiny_checkpoint_folder, tiny_gguf
 
 HERE = Path(__file__)
@@ -55,12 +55,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """More only wait for each other over models as small as these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+def quiet() -> Iterator[None]:
+    with one_thread():
+        yield
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
