@@ -37,9 +37,10 @@ class Engine:
 
     model: a name, hub id, folder or .gguf file, what `load_model` returned, or any `Model`. draft: None
     ("none") for plain decoding, "ngram", a smaller model named like `model`, or any `Drafter`. tokenizer:
-    only for a bare `Model`, which otherwise takes and gives token ids alone. draft_tokens: drafted per round
-    and request, by default 10 for the n-gram drafter, 4 for others. verify: "coupled" gives each seed the
-    tokens of plain decoding; "rejection" and "block" only the distribution, with fresh noise in each round.
+    only for a bare `Model`, which otherwise takes and gives token ids alone. draft_tokens: the most
+    that are drafted per round and request, by default 15 for the n-gram drafter, 4 for others. verify:
+    "coupled" gives each seed the tokens of plain decoding; "rejection" and "block" only the distribution,
+    with fresh noise in each round.
     max_rows: of a pass. max_requests: in flight at once, choices counted singly; the rest wait. trace: a
     file to write, or a function to call, for every event.
 
@@ -63,7 +64,7 @@ class Engine:
         if verify not in VERIFY_MODES:
             raise SurefootError(f"verify: {verify!r} is unknown; choose one of {', '.join(VERIFY_MODES)}")
         if draft_tokens is None:
-            draft_tokens = 10 if draft == NGRAM else 4
+            draft_tokens = 15 if draft == NGRAM else 4
         controller = Fixed(draft_tokens)
         if not draft_tokens < max_rows:
             raise SurefootError(f"draft_tokens: {draft_tokens} is out of range; a pass has {max_rows} rows")

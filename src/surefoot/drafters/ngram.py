@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from surefoot.drafters.base import DraftRequest
 from surefoot.types import Draft, Verdict
 
-LONGEST, SHORTEST = 3, 1
+LONGEST, SHORTEST = 3, 1  # tokens looked up
+REACH = 16  # tokens that a match is followed back for
 
 
 class _Index:
@@ -40,8 +41,17 @@ class _Index:
         return None
 
 
+def match_length(tokens: Sequence[int], start: int) -> int:
+    """How many tokens before `start` are the same as those at the end, counted up to `REACH`."""
+    length = 0
+    while length < min(start, REACH) and tokens[start - 1 - length] == tokens[-1 - length]:
+        length += 1
+    return length
+
+
 class NgramDrafter:
-    """Copies what followed the last 3, else 2, else 1 tokens earlier in the same prompt or output.
+    """Copies what followed the last 3, else 2, else 1 tokens earlier in the same prompt or output, and no
+    more tokens than had matched: one token in common says little about the next ten, sixteen say much.
 
     Costs a constant per committed token, however long the context. Requests share nothing.
     """
@@ -64,7 +74,8 @@ class NgramDrafter:
         start = index.lookup()
         if start is None:
             return Draft(source=self.name)
-        return Draft(tokens=tuple(request.tokens[start : start + request.budget]), source=self.name)
+        length = min(request.budget, match_length(request.tokens, start))
+        return Draft(tokens=tuple(request.tokens[start : start + length]), source=self.name)
 
     def observe(self, seq: int, verdict: Verdict) -> None:
         pass  # only committed tokens are ever indexed
