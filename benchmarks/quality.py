@@ -24,6 +24,7 @@ from surefoot.cli import guarded
 from surefoot.commands.options import DEFAULT_MODEL, Parser, whole
 from surefoot.loading import LoadedModel, load_model
 from surefoot.models.base import Segment
+from surefoot.types import SurefootError
 
 TOPICS = ("execmodel", "import", "comparisons", "objects")
 ROWS = 100  # whose logits are held at once
@@ -54,20 +55,28 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def measure(name: str, count: int) -> list[Quality]:
-    """The quality of each reduced precision of a model over `count` tokens, a quarter from each topic."""
+    """The quality of each reduced precision that this machine has, over `count` tokens of a model, a
+    quarter from each topic."""
     loaded = load_model(name, precision="fp32")
     texts = [
         loaded.tokenizer.encode(topics[topic], add_special=True)[: count // len(TOPICS)] for topic in TOPICS
     ]
     expected = [block for text in texts for block in log_probs(loaded, text)]
     del loaded
-    return [_compare(name, precision, texts, expected) for precision in ("bf16", "int8")]
+    found = []
+    for precision in ("bf16", "int8"):
+        try:
+            reduced = load_model(name, precision=precision)
+        except SurefootError as error:
+            print(f"{name}: {error}", file=sys.stderr)
+        else:
+            found.append(_compare(reduced, texts, expected))
+    return found
 
 
 def _compare(
-    name: str, precision: str, texts: Sequence[Sequence[int]], expected: Sequence[NDArray[np.float32]]
+    loaded: LoadedModel, texts: Sequence[Sequence[int]], expected: Sequence[NDArray[np.float32]]
 ) -> Quality:
-    loaded = load_model(name, precision=precision)
     divergences: list[float] = []
     same: list[bool] = []
     blocks = (block for text in texts for block in log_probs(loaded, text))
@@ -75,7 +84,9 @@ def _compare(
         exact = reference.astype(np.float64)
         divergences += (np.exp(exact) * (exact - found)).sum(1).tolist()
         same += (reference.argmax(1) == found.argmax(1)).tolist()
-    return Quality(name, precision, len(same), float(np.mean(divergences)), float(np.mean(same)))
+    return Quality(
+        loaded.name, loaded.precision, len(same), float(np.mean(divergences)), float(np.mean(same))
+    )
 
 
 def log_probs(loaded: LoadedModel, text: Sequence[int]) -> Iterator[NDArray[np.float32]]:

@@ -137,7 +137,11 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         help="who guesses ahead: none, ngram, or a smaller model with the same tokenizer (default ngram)",
     )
     group.add_argument(
-        "--draft-tokens", metavar="K", type=whole, default=argparse.SUPPRESS, help="guesses a round"
+        "--draft-tokens",
+        metavar="K",
+        type=whole,
+        default=argparse.SUPPRESS,
+        help="the most guesses a round (default: 15 for ngram, 4 for a model)",
     )
     group.add_argument(
         "--verify",
