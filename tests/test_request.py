@@ -137,6 +137,13 @@ def test_bad_words_are_spelled_with_and_without_a_space() -> None:
     assert set(found) == {tuple(ids("no")), tuple(ids(" no"))}
 
 
+def test_one_string_is_not_taken_for_its_letters() -> None:
+    with pytest.raises(SurefootError, match=r"^stop: 'XY' is one string; give a tuple of strings"):
+        SamplingParams(stop="XY")  # type: ignore[arg-type]
+    with pytest.raises(SurefootError, match=r"^bad_words: 'no' is one string"):
+        SamplingParams(bad_words="no")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("field", ["prompt", "stop", "bad_words"])
 def test_text_without_a_tokenizer_is_an_error_that_names_it(field: str) -> None:
     params = SamplingParams() if field == "prompt" else SamplingParams(**{field: ("no",)})  # type: ignore[arg-type]

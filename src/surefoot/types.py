@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -64,18 +64,21 @@ class SamplingParams:
             _check("seed", self.seed, 0, MAX_SEED)
         if self.logprobs is not None:
             _check("logprobs", self.logprobs, 0, 20)
-        if any(not s for s in self.stop):
-            raise SurefootError(
-                "stop: an empty string was given; each stop string needs at least 1 character"
-            )
-        if any(not s for s in self.bad_words):
-            raise SurefootError("bad_words: an empty string was given; each needs at least 1 character")
+        _check_texts("stop", self.stop)
+        _check_texts("bad_words", self.bad_words)
 
 
 def _check(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
     if not (low < value <= high if low_open else low <= value <= high):  # also catches NaN
         bracket = "(" if low_open else "["
         raise SurefootError(f"{name}: {value} is out of range; allowed is {bracket}{low}, {high}]")
+
+
+def _check_texts(name: str, texts: Sequence[str]) -> None:
+    if isinstance(texts, str):  # a sequence of its letters, each of which would count
+        raise SurefootError(f"{name}: {texts!r} is one string; give a tuple of strings")
+    if any(not text for text in texts):
+        raise SurefootError(f"{name}: an empty string was given; each needs at least 1 character")
 
 
 @dataclass(frozen=True, slots=True)
