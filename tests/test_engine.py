@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from surefoot.drafters.model import ModelDrafter
@@ -76,14 +77,14 @@ def test_choices_that_finish_in_the_same_round_are_all_streamed() -> None:
 
 
 def test_closing_a_stream_frees_its_request() -> None:
-    model, drafter = toy(), ModelDrafter(toy(2))
-    engine = Engine(model, drafter)
+    model, draft_model = toy(), toy(2)
+    engine = Engine(model, ModelDrafter(draft_model))
     stream = engine.stream([1, 2], SamplingParams(max_tokens=100))
     next(stream)
-    assert model.cache._rows
-    stream.close()  # type: ignore[attr-defined]
-    assert not model.cache._rows
-    assert not drafter.model.cache._rows  # type: ignore[attr-defined]
+    assert len(model.cache)
+    stream.close()
+    assert not len(model.cache)
+    assert not len(draft_model.cache)
     assert not engine.has_work
 
 
@@ -92,7 +93,7 @@ def test_a_stream_that_is_dropped_unread_frees_its_request() -> None:
     engine = Engine(model)
     next(engine.stream([1, 2], SamplingParams(max_tokens=100)))
     gc.collect()
-    assert not model.cache._rows
+    assert not len(model.cache)
     assert not engine.has_work
 
 
@@ -137,7 +138,7 @@ def test_ctrl_c_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(drafter, "observe", lambda seq, verdict: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             list(stream)
-    assert not model.cache._rows
+    assert not len(model.cache)
     assert not drafter.open
     assert not engine.has_work
     assert_same(engine.generate([1, 2], PARAMS)[0].choices[0], expected(TABLE, [1, 2], PARAMS))
@@ -166,7 +167,7 @@ def test_an_error_of_one_request_spares_the_others() -> None:
         "position 2: every token is banned, so none can be chosen"
     ]
     assert [chunk.request for chunk in chunks if chunk.result] == [good]
-    assert not model.cache._rows
+    assert not len(model.cache)
     with pytest.raises(SurefootError, match="every token is banned"):
         engine.generate([1, 0], SamplingParams(stop_token_ids=(0,), min_tokens=2, max_tokens=9))
 
@@ -218,7 +219,10 @@ def test_engines_may_share_a_model() -> None:
     ("settings", "message"),
     [
         ({"draft_tokens": -1}, r"draft_tokens: -1 is out of range; allowed is 0 or more"),
-        ({"draft_tokens": 16, "max_rows": 16}, "draft_tokens: 16 is out of range; a pass has 16 rows"),
+        (
+            {"draft_tokens": 16, "max_rows": 16},
+            "draft_tokens: 16 is out of range; 16 rows allow 15",
+        ),
         ({"max_requests": 0}, "max_requests: 0 is out of range"),
         ({"verify": "typical"}, "verify: 'typical' is unknown; choose one of coupled, rejection, block"),
     ],
@@ -246,6 +250,8 @@ def test_a_bad_prompt_among_good_ones_drops_them_all() -> None:
     ("draft", "message"),
     [
         (Draft((1, 2, 3, 4), source="odd"), "drafter odd: 4 tokens drafted, 3 allowed"),
+        (Draft((1, 2), (-1, 4), source="odd"), r"drafter odd: parent of node 1 is 4; allowed is \[-1, 0\]"),
+        (Draft((1, 2), (-1,), source="odd"), "drafter odd: a draft of 2 tokens has 1 parents"),
         (Draft((VOCAB_SIZE,), source="odd"), r"drafter odd: token 32 is out of range; allowed is \[0, 31\]"),
     ],
 )
@@ -254,6 +260,15 @@ def test_a_drafter_that_breaks_its_contract_is_named(draft: Draft, message: str)
     with pytest.raises(SurefootError, match=f"^{message}"):
         engine.generate([1, 2], PARAMS)
     assert not engine.has_work
+
+
+def test_numpy_tokens_of_a_drafter_come_out_as_plain_numbers(tmp_path: Path) -> None:
+    drafter = Scripted(lambda tokens, budget: Draft(tuple(np.full(budget, tokens[-1]))))
+    with Engine(toy(), drafter, draft_tokens=3, trace=tmp_path / "trace") as engine:
+        result = engine.generate([1, 2], SamplingParams(seed=1, max_tokens=60))[0]
+    assert result.stats.accepted_tokens > 0
+    assert {type(token) for token in result.token_ids} == {int}
+    assert stats(read(tmp_path / "trace")) == result.stats
 
 
 def test_draft_and_target_must_share_a_tokenizer() -> None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from surefoot.drafters.base import DraftRequest
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
 from surefoot.engine import Engine
+from surefoot.models.base import Segment
 from surefoot.models.toy import LogitsOf, ToyModel, random_table
 from surefoot.trace import Event
-from surefoot.types import Draft, SamplingParams
+from surefoot.types import VERIFY_MODES, Draft, SamplingParams, VerifyMode
 from tests.harness import VOCAB_SIZE, Scripted, assert_same, expected, ids, joined, knowing, letters, reciting
 
 SWEEP = range(1, 7)
@@ -117,7 +120,7 @@ class Breaking(ToyModel):
         super().__init__(logits_of, VOCAB_SIZE)
         self._passes_left = fails_in
 
-    def forward(self, batch):  # type: ignore[no-untyped-def]
+    def forward(self, batch: Sequence[Segment]) -> NDArray[np.float32]:
         logits = super().forward(batch)
         self._passes_left -= 1
         if self._passes_left == 0:
@@ -138,7 +141,7 @@ def test_c6_a_pass_that_breaks_leaves_the_engine_clean(fails_in: int, broken: st
     assert not engine.has_work
     for model in (target, drafter.model):
         assert isinstance(model, ToyModel)
-        assert not model.cache._rows
+        assert not len(model.cache)
     results = engine.generate([PROMPT, PROMPT[:3]], params)
     for result, prompt in zip(results, (PROMPT, PROMPT[:3]), strict=True):
         assert_same(result.choices[0], expected(table, prompt, params))
@@ -157,7 +160,7 @@ class Watched(ModelDrafter):
     """Checks before every draft that the cache holds a prefix of what was emitted, up to the last token or,
     after a draft accepted whole, the one before it."""
 
-    def propose(self, requests):  # type: ignore[no-untyped-def]
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         model = self.model
         assert isinstance(model, ToyModel)
         for request in requests:
@@ -177,11 +180,11 @@ def test_d2_the_drafter_sees_the_emitted_prefix_in_every_round() -> None:
     assert 0 < stats.accepted_tokens < stats.tested_tokens
 
 
-@pytest.mark.parametrize("verify", ["coupled", "rejection", "block"])
-def test_d3_a_wrong_draft_of_one_token_is_rejected(verify: str) -> None:
+@pytest.mark.parametrize("verify", VERIFY_MODES)
+def test_d3_a_wrong_draft_of_one_token_is_rejected(verify: VerifyMode) -> None:
     path = ids("abcdefgh")
     drafter = Scripted(lambda tokens, budget: Draft((31,)))
-    engine = Engine(toy(reciting(PROMPT, path)), drafter, draft_tokens=1, verify=verify)  # type: ignore[arg-type]
+    engine = Engine(toy(reciting(PROMPT, path)), drafter, draft_tokens=1, verify=verify)
     result = engine.generate(PROMPT, SamplingParams(max_tokens=8, temperature=1, top_k=1))[0]
     assert result.token_ids == tuple(path)
     assert (result.stats.draft_tokens, result.stats.accepted_tokens) == (6, 0)
@@ -222,7 +225,7 @@ def test_e3_fifty_requests_with_a_draft_context_for_two() -> None:
     for number in range(50):
         stats = engine.generate(PROMPT, SamplingParams(seed=number, max_tokens=16))[0].stats
         assert stats.acceptance_rate == 1.0
-    assert not draft.cache._rows
+    assert not len(draft.cache)
 
 
 def test_e4_the_draft_length_outlives_a_bad_request() -> None:
@@ -288,10 +291,10 @@ def test_l4_every_request_has_the_drafters_whole_context() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("verify", ["coupled", "rejection", "block"])
+@pytest.mark.parametrize("verify", VERIFY_MODES)
 @pytest.mark.parametrize(("target_size", "draft_size"), [(40, 32), (32, 40), (40, 36)])
 def test_m1_vocabularies_padded_differently(
-    temperature: float, verify: str, target_size: int, draft_size: int
+    temperature: float, verify: VerifyMode, target_size: int, draft_size: int
 ) -> None:
     """The padding would be most likely of all, if it could be chosen."""
 
@@ -309,7 +312,7 @@ def test_m1_vocabularies_padded_differently(
         Part(),
         tokenizer=letters(),
         draft_tokens=3,
-        verify=verify,  # type: ignore[arg-type]
+        verify=verify,
     )
     result = engine.generate(PROMPT, SamplingParams(temperature=temperature, seed=3, max_tokens=60))[0]
     assert max(result.token_ids) < VOCAB_SIZE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -67,7 +67,9 @@ class Engine:
             draft_tokens = 15 if draft == NGRAM else 4
         controller = Fixed(draft_tokens)
         if not draft_tokens < max_rows:
-            raise SurefootError(f"draft_tokens: {draft_tokens} is out of range; a pass has {max_rows} rows")
+            raise SurefootError(
+                f"draft_tokens: {draft_tokens} is out of range; {max_rows} rows allow {max_rows - 1}"
+            )
         if max_requests < 1:
             raise SurefootError(f"max_requests: {max_requests} is out of range; allowed is 1 or more")
         self._target = open_target(model, tokenizer, precision, threads)
@@ -123,7 +125,7 @@ class Engine:
 
     def stream(
         self, prompt: Prompt, params: SamplingParams | None = None, *, chat: bool = False
-    ) -> Iterator[Chunk]:
+    ) -> Generator[Chunk, None, None]:
         """The answer to one prompt as it comes; the last chunk carries the `Result`. Arguments and errors as
         `generate`. Closing the iterator drops the request."""
         number = self.add(prompt, params, chat=chat)

@@ -9,15 +9,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from surefoot.commands.options import add_engine_flags, add_sampling_flags, sampling_params
 from surefoot.commands.session import open_engine, summarize, write
 from surefoot.types import SamplingParams, SurefootError
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
-
     from surefoot.engine import Engine
     from surefoot.results import Chunk
 
@@ -68,7 +66,7 @@ def _lines() -> Iterator[str]:
 
 
 def _answer(engine: Engine, messages: list[dict[str, str]], params: SamplingParams) -> str:
-    chunks = cast("Generator[Chunk]", engine.stream(messages, params))
+    chunks = engine.stream(messages, params)
     with _first_interrupt_noted() as interrupted, closing(chunks):
         text, result = write(_until(interrupted, chunks))
     summarize(result)

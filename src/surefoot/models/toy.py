@@ -80,6 +80,10 @@ class ToyCache:
     def __init__(self) -> None:
         self._rows: dict[int, list[_Row]] = {}
 
+    def __len__(self) -> int:
+        """Sequences held."""
+        return len(self._rows)
+
     def add(self, seq: int) -> None:
         if seq in self._rows:
             raise ValueError(f"sequence {seq} exists")
