@@ -166,7 +166,7 @@ def test_a_parameter_out_of_range(
         (["generate", "hello", "--logit-bias", "7"], ["--logit-bias", "'7'", "ID=BIAS"]),
         (["generate", "hello", "--verify", "hope"], ["--verify", "hope", "coupled"]),
         (["generate", "hello", "--precision", "int3"], ["--precision", "int3", "int8"]),
-        (["generate", "hello", "--max-tok", "5"], ["--max-tok"]),
+        (["generate", "hello", "--max-tok", "5"], ["--max-tok", "surefoot generate --help"]),
         (["generate", "hello", "--stop="], ["stop", "at least 1"]),
         (["generate", "hello", "--logprobs", "3"], ["--logprobs", "3", "--json"]),
         (["generate", ""], ["prompt", "at least 1"]),

@@ -35,7 +35,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (`sys.argv` when None) and returns the exit code."""
 
     def run() -> None:
-        args = parser().parse_args(argv)
+        args, unknown = parser().parse_known_args(argv)
+        if unknown:  # argparse would point to the help of the whole program, which has none of the flags
+            raise SurefootError(
+                f"unrecognized arguments: {' '.join(unknown)} (see surefoot {args.command} --help)"
+            )
         args.run(args)
 
     return guarded(run)
