@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,12 @@ def rooms_used(path: Path) -> set[str]:
 
 def test_every_module_has_a_room() -> None:
     assert {room_of(path) for path in modules()} == set(ROOMS)
+
+
+def test_the_design_lists_the_rooms_in_this_order() -> None:
+    plan = (SOURCE.parents[1] / "docs" / "design.md").read_text().partition("## 3.")[2].split("```")[1]
+    listed = re.findall(r"^(\w+)", plan, re.MULTILINE)
+    assert listed == [room for room in ROOMS if room != "__main__"]
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(SOURCE)))
