@@ -13,7 +13,7 @@ from tokenizers import decoders, models
 
 from surefoot.drafters.base import DraftRequest
 from surefoot.models.tokenizer_parts import TokenizerParts
-from surefoot.models.toy import LogitsOf, ToyModel
+from surefoot.models.toy import LogitsOf
 from surefoot.noise import race, token_key
 from surefoot.results import Choice, Chunk
 from surefoot.sampling import History, TopLogprobs, target_probs, top_logprobs
@@ -172,15 +172,3 @@ def assert_same(choice: Choice, wanted: Expected) -> None:
 def joined(chunks: Sequence[Chunk]) -> tuple[str, tuple[int, ...]]:
     """The text and the ids that a stream delivered."""
     return "".join(c.text for c in chunks), tuple(t for c in chunks for t in c.token_ids)
-
-
-def empty(model: ToyModel, seqs: Sequence[int]) -> bool:
-    """Whether the cache has forgotten all these sequences."""
-    held = 0
-    for seq in seqs:
-        try:
-            model.cache.length(seq)
-            held += 1
-        except KeyError:
-            pass
-    return held == 0

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from surefoot.drafters.base import DraftRequest
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
+from surefoot.models.base import Segment
 from surefoot.models.toy import ToyModel, random_table
 from surefoot.types import Draft, Verdict
 
@@ -133,7 +134,7 @@ class Recording(ToyModel):
         super().__init__(random_table(16, 2, seed=5), 16, max_length)
         self.passes: list[list[int]] = []
 
-    def forward(self, batch):  # type: ignore[no-untyped-def]
+    def forward(self, batch: Sequence[Segment]) -> NDArray[np.float32]:
         self.passes.append([len(segment.tokens) for segment in batch])
         return super().forward(batch)
 

@@ -111,7 +111,7 @@ def test_f1_argmax_drafts_said_to_be_drawn_are_found_out(caught: Caught) -> None
 class Forgetful(ModelDrafter):
     """Hands on a distribution that its tokens were not drawn from."""
 
-    def propose(self, requests):  # type: ignore[no-untyped-def]
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         drafts = super().propose(requests)
         flat = [None if d.probs is None else np.full_like(d.probs, 1 / d.probs.shape[1]) for d in drafts]
         return [Draft(d.tokens, probs=probs) for d, probs in zip(drafts, flat, strict=True)]

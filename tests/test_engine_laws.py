@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 
 from hypothesis import given, settings
@@ -12,7 +13,7 @@ from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
 from surefoot.engine import Engine
 from surefoot.models.toy import ToyModel, random_table
-from surefoot.types import SamplingParams
+from surefoot.types import SamplingParams, VerifyMode
 from tests.harness import Expected, Scripted, assert_same, bushy, expected, knowing
 
 DRAFTERS = ("perfect", "wrong", "half right", "ngram", "model", "same model", "tree")
@@ -128,12 +129,12 @@ def test_coupled_tokens_are_plain_decodings_whoever_drafts(
 
 @settings(max_examples=100, deadline=None)
 @given(world=worlds(), kind=st.sampled_from(DRAFTERS), order=st.randoms(use_true_random=False))
-def test_neighbours_and_their_order_change_nothing(world: World, kind: str, order: object) -> None:
+def test_neighbours_and_their_order_change_nothing(world: World, kind: str, order: random.Random) -> None:
     """Each request alone, then all in a shuffled batch beside strangers without a seed."""
     wanted = world.expected()
     answers = [(*prompt, *want.token_ids) for (prompt, _), want in zip(world.requests, wanted, strict=True)]
     shuffled = list(range(len(world.requests))) * 2
-    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    order.shuffle(shuffled)
     engine = Engine(world.model(), drafter_for(kind, world, answers, 1), draft_tokens=3, max_rows=16)
     numbers = {engine.add(*world.requests[i]): i for i in shuffled}
     engine.add((1, 2), SamplingParams(max_tokens=20))
@@ -145,26 +146,26 @@ def test_neighbours_and_their_order_change_nothing(world: World, kind: str, orde
 
 @settings(max_examples=60, deadline=None)
 @given(world=worlds(), mode=st.sampled_from(("rejection", "block")), kind=st.sampled_from(DRAFTERS))
-def test_every_mode_is_greedy_equality_at_temperature_0(world: World, mode: str, kind: str) -> None:
+def test_every_mode_is_greedy_equality_at_temperature_0(world: World, mode: VerifyMode, kind: str) -> None:
     greedy = [SamplingParams(max_tokens=p.max_tokens, temperature=0, seed=p.seed) for _, p in world.requests]
     prompts = [prompt for prompt, _ in world.requests]
     cold = World(**{**vars(world), "requests": tuple(zip(prompts, greedy, strict=True))})
     wanted = cold.expected()
     answers = [(*prompt, *want.token_ids) for prompt, want in zip(prompts, wanted, strict=True)]
-    engine = Engine(cold.model(), drafter_for(kind, cold, answers, 2), draft_tokens=4, verify=mode)  # type: ignore[arg-type]
+    engine = Engine(cold.model(), drafter_for(kind, cold, answers, 2), draft_tokens=4, verify=mode)
     for result, want in zip(engine.generate(list(prompts), greedy), wanted, strict=True):
         assert_same(result.choices[0], want)
 
 
 @settings(max_examples=60, deadline=None)
 @given(world=worlds(), mode=st.sampled_from(("rejection", "block")), kind=st.sampled_from(DRAFTERS))
-def test_the_other_modes_keep_the_books_too(world: World, mode: str, kind: str) -> None:
+def test_the_other_modes_keep_the_books_too(world: World, mode: VerifyMode, kind: str) -> None:
     """Their tokens are their own, their counts and ends are everybody's; the same run repeats."""
     runs = []
     for _ in range(2):
         answers = [prompt + prompt for prompt, _ in world.requests]
         drafter = drafter_for(kind, world, answers, 3)
-        engine = Engine(world.model(), drafter, draft_tokens=4, verify=mode)  # type: ignore[arg-type]
+        engine = Engine(world.model(), drafter, draft_tokens=4, verify=mode)
         prompts, params = zip(*world.requests, strict=True)
         runs.append(engine.generate(list(prompts), list(params)))
     for first, again, (prompt, limits) in zip(*runs, world.requests, strict=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -112,6 +113,22 @@ def test_g3_min_tokens_counts_drafted_tokens(k: int, drafted: tuple[int, ...]) -
 
 
 @pytest.mark.parametrize("k", range(1, 7))
+def test_g4_a_budget_that_ends_inside_a_block_cuts_exactly_there(k: int) -> None:
+    """The penalty lets token 1 be said three times; all that is drafted is token 1."""
+
+    def fond(prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        row = np.zeros(SIZE, np.float32)
+        row[[1, 2]] = 3.5, 1.0
+        return row
+
+    params = SamplingParams(temperature=0, max_tokens=12, frequency_penalty=1.0)
+    engine = Engine(toy(fond), Scripted(lambda tokens, budget: Draft((1,) * budget)), draft_tokens=k)
+    wanted = expected(fond, PROMPT, params)
+    assert wanted.token_ids[:5] == (1, 1, 1, 2, 1)
+    assert_same(engine.generate(PROMPT, params)[0].choices[0], wanted)
+
+
+@pytest.mark.parametrize("k", range(1, 7))
 def test_h1_logprobs_are_the_targets_one_per_token(k: int) -> None:
     params = SamplingParams(seed=11, temperature=1.5, max_tokens=30, logprobs=3)
     engine = Engine(toy(), half_right(PROMPT, params), draft_tokens=k)
@@ -160,7 +177,7 @@ def test_i4_ragged_drafts_in_any_order_give_what_each_gives_alone(verify: Verify
     answers = {(a, b): [a, b] for a in range(3) for b in range(4)}
     lengths = (0, 1, 4)
 
-    def script(tokens, budget):  # type: ignore[no-untyped-def]
+    def script(tokens: Sequence[int], budget: int) -> Draft:
         size = min(lengths[tokens[0]], budget)
         return Draft(tuple((t + len(tokens)) % SIZE for t in range(size)))
 

@@ -17,6 +17,7 @@ from surefoot.models.catalog import home
 from surefoot.models.linear import PRECISIONS, Precision
 from surefoot.models.load import open_checkpoint
 from surefoot.models.toy import ToyModel, random_table
+from surefoot.types import SurefootError
 from tests.invariance import Company, companies, differing_rows, reference
 from tests.models_fixture import smollm2_path
 from tests.random_checkpoint import RandomCheckpoint, small_config
@@ -53,7 +54,7 @@ def usable(precision: Precision) -> None:
     """Skips a precision that this machine has no exact product for; the next one is then its default."""
     try:
         small_model("llama", precision)
-    except Exception as error:
+    except SurefootError as error:
         pytest.skip(str(error))
 
 
@@ -61,7 +62,9 @@ def usable(precision: Precision) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(company=companies(LENGTH), seed=st.integers(0, 2**32))
-def test_no_company_changes_a_bit_of_a_row(shape, precision, company, seed):  # type: ignore[no-untyped-def]
+def test_no_company_changes_a_bit_of_a_row(
+    shape: str, precision: Precision, company: Company, seed: int
+) -> None:
     usable(precision)
     model, expected = small_model(shape, precision)
     assert differing_rows(model, random_tokens(97, LENGTH), expected, company, seed) == []
@@ -77,13 +80,13 @@ def smollm2(precision: Precision) -> tuple[Model, list[bytes]]:
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(company=companies(1600), seed=st.integers(0, 2**32))
-def test_no_company_changes_a_bit_of_smollm2(precision, company, seed):  # type: ignore[no-untyped-def]
+def test_no_company_changes_a_bit_of_smollm2(precision: Precision, company: Company, seed: int) -> None:
     usable(precision)
     model, expected = smollm2(precision)
     assert differing_rows(model, random_tokens(49152, 1600), expected, company, seed) == []
 
 
-@pytest.mark.parametrize("precision", ["bf16", "int8"])
+@pytest.mark.parametrize("precision", ["bf16", "int8", pytest.param("fp32", marks=pytest.mark.models)])
 def test_every_chunking_of_smollm2_gives_the_same_bits(precision: Precision) -> None:
     """The chunk sizes that break stock kernels, over a context past three key buckets."""
     usable(precision)
@@ -97,7 +100,7 @@ def test_every_chunking_of_smollm2_gives_the_same_bits(precision: Precision) -> 
 
 @settings(max_examples=40, deadline=None)
 @given(company=companies(300), seed=st.integers(0, 2**32))
-def test_no_company_changes_a_bit_of_the_toy(company, seed):  # type: ignore[no-untyped-def]
+def test_no_company_changes_a_bit_of_the_toy(company: Company, seed: int) -> None:
     model = ToyModel(random_table(20, order=3, seed=1), 20)
     tokens = random_tokens(20, 300)
     assert differing_rows(model, tokens, reference(model, tokens), company, seed) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -35,8 +37,8 @@ def relative_error(y: torch.Tensor) -> float:
         (lambda: Int8Linear(*quantize_weight(W)), 1e-2),
     ],
 )
-def test_each_precision_is_as_near_as_its_format_allows(build, limit) -> None:  # type: ignore[no-untyped-def]
-    linear: Linear = build()
+def test_each_precision_is_as_near_as_its_format_allows(build: Callable[[], Linear], limit: float) -> None:
+    linear = build()
     assert relative_error(linear(X)) < limit
     assert linear(X).dtype == torch.float32
 

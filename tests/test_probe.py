@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -105,7 +106,7 @@ def test_attention_that_looks_at_its_company_is_found_out(monkeypatch: pytest.Mo
     assert not probe.attention_is_canonical(6, 2, 32, torch.float32)
 
 
-def test_a_model_is_kept_to_the_shapes_that_agree(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_model_is_kept_to_the_shapes_that_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A linear layer that lies at 64 rows: the decoder never calls it so, and the promise holds."""
     honest = Float32Linear.__call__
 
@@ -120,7 +121,7 @@ def test_a_model_is_kept_to_the_shapes_that_agree(monkeypatch: pytest.MonkeyPatc
     assert 32 in built.decoder.tiles.sizes
 
 
-def test_a_model_that_cannot_be_exact_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_model_that_cannot_be_exact_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     honest = Float32Linear.__call__
 
     def lying(self: Float32Linear, x: torch.Tensor) -> torch.Tensor:
@@ -131,6 +132,6 @@ def test_a_model_that_cannot_be_exact_says_so(monkeypatch: pytest.MonkeyPatch, t
     assert built.inexact is not None
 
 
-def test_int8_is_not_chosen_where_its_product_saturates(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_int8_is_not_chosen_where_its_product_saturates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Int8Linear, "product", lambda self, planes: torch.zeros(len(planes), 64))
     assert build_module.best_precision(small_config()) != "int8"
