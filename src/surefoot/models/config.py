@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Protocol
 
 import torch
+
+from surefoot.models.activation import Activation
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma3")  # SmolLM and SmolLM2 are llama
 
@@ -33,7 +35,7 @@ class ModelConfig:
     head_dim: int
     max_length: int
     norm_eps: float
-    activation: Literal["silu", "gelu_tanh"]
+    activation: Activation
     attention_bias: bool  # q, k and v have a bias
     qk_norm: bool  # RMS norm over each head of q and k (Qwen3, Gemma 3)
     post_norms: bool  # a norm after attention and after the MLP, before the residual sum (Gemma 3)

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
+from surefoot.models.activation import activate
 from surefoot.models.attention import Span, attend, make_span
 from surefoot.models.base import Segment
 from surefoot.models.config import ModelConfig
@@ -177,9 +178,7 @@ class Decoder:
     def mlp(self, layer: Layer, x: torch.Tensor) -> torch.Tensor:
         """The gated MLP, [rows, hidden] → [rows, hidden]."""
         gate, up = layer.gate_up(self._norm(x, layer.mlp_norm)).chunk(2, 1)
-        gate = gate.contiguous()  # so that what is left to scalar code depends on the row count alone
-        gated = F.silu(gate) if self.config.activation == "silu" else F.gelu(gate, approximate="tanh")
-        y = layer.down(gated.mul_(up))
+        y = layer.down(activate(self.config.activation, gate).mul_(up))
         return y if layer.mlp_post_norm is None else self._norm(y, layer.mlp_post_norm)
 
     def head(self, x: torch.Tensor) -> torch.Tensor:
