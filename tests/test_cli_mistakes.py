@@ -100,6 +100,7 @@ def test_a_model_that_cannot_be_loaded(shelf: Path, name: str, capsys: pytest.Ca
         (["--draft", "nowhere"], ["unknown model 'nowhere'"]),
         (["--draft-tokens", "-1"], ["draft_tokens", "-1", "0 or more"]),
         (["--threads", "0"], ["threads", "0", "at least 1"]),
+        (["--threads", "99999999999"], ["threads", "99999999999", "at most 1024"]),
         (["--trace", "no/such/folder/file"], ["trace", "no/such/folder/file"]),
         (["--raw", "--stop-token-id", "100000"], ["stop_token_ids", "100000", "262"]),
         (["--raw", "--logit-bias", "100000=1"], ["logit_bias", "100000", "262"]),

@@ -121,3 +121,12 @@ def test_a_place_that_cannot_be_written_or_read_is_named(tmp_path: Path) -> None
 
 def test_the_peak_is_in_bytes() -> None:
     assert 2**23 < peak_memory_bytes() < 2**40
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_names_the_trace_also_when_it_is_closed() -> None:
+    with (
+        pytest.raises(SurefootError, match=r"trace: /dev/full can't be written"),
+        Writer("/dev/full") as write,
+    ):
+        write(BLANK)

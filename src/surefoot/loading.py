@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from surefoot.text import Tokenizer
 
 
+MAX_THREADS = 1024  # as many more only crash the library that starts them
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
     """A model ready to run.
@@ -48,8 +51,8 @@ def load_model(name: str | Path, precision: str = "auto", threads: int | None = 
     if chosen is None and precision != "auto":
         raise SurefootError(f"precision: {precision} is unknown; it is auto, {', '.join(PRECISIONS)}")
     if threads is not None:
-        if threads < 1:
-            raise SurefootError(f"threads: {threads} is out of range; at least 1")
+        if not 1 <= threads <= MAX_THREADS:
+            raise SurefootError(f"threads: {threads} is out of range; at least 1, at most {MAX_THREADS}")
         torch.set_num_threads(threads)
     checkpoint = open_checkpoint(resolve(str(name)))
     built = build(checkpoint, chosen, home() / "prepared")

@@ -150,10 +150,16 @@ class Writer:
         try:
             self._file.write(json.dumps(line) + "\n")
         except OSError as error:
-            raise SurefootError(f"trace: {self._path} can't be written: {error.strerror}") from error
+            raise self._unwritable(error) from error
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # it tries once more what couldn't be written
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> SurefootError:
+        return SurefootError(f"trace: {self._path} can't be written: {error.strerror}")
 
     def __enter__(self) -> Writer:
         return self
