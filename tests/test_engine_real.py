@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from functools import cache
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from surefoot.drafters.base import Drafter
 from surefoot.drafters.ngram import NgramDrafter
@@ -44,10 +47,11 @@ def plain(number: int, temperature: float) -> tuple[str, SamplingParams, Result]
     return prompt, params, Engine(smollm2(), None).generate(prompt, params, chat=True)[0]
 
 
-def drafter(kind: str) -> Drafter:
+def drafter(kind: str, right: Sequence[Result]) -> Drafter:
+    """right: what plain decoding answers, which all but the n-gram drafter know in part."""
     if kind == "ngram":
         return NgramDrafter()
-    answers = [[*result.prompt_token_ids, *result.token_ids] for _, _, result in everything()]
+    answers = [[*result.prompt_token_ids, *result.token_ids] for result in right]
     chain = knowing(answers, lambda length: (length * 7) % 5)
     return Scripted(bushy(chain, 1000) if kind == "tree" else chain)
 
@@ -61,12 +65,30 @@ def everything() -> list[tuple[str, SamplingParams, Result]]:
 )
 def test_coupled_tokens_and_logprobs_are_plain_decodings(kind: str, draft_tokens: int) -> None:
     """One request alone, then all together."""
-    engine = Engine(smollm2(), drafter(kind), draft_tokens=draft_tokens, max_rows=40)
+    prompts, each, wanted = zip(*everything(), strict=True)
+    engine = Engine(smollm2(), drafter(kind, wanted), draft_tokens=draft_tokens, max_rows=40)
     prompt, params, want = plain(2, 0.8)
     same(engine.generate(prompt, params, chat=True)[0], want)
-    prompts, each, wanted = zip(*everything(), strict=True)
     for got, want in zip(engine.generate(list(prompts), list(each), chat=True), wanted, strict=True):
         same(got, want)
+
+
+@pytest.mark.models
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**64 - 1),
+    temperature=st.floats(0, 2),
+    kind=st.sampled_from(("ngram", "half right", "tree")),
+    draft_tokens=st.integers(1, 12),
+    prompt=st.sampled_from(PROMPTS),
+)
+def test_coupled_tokens_are_plain_decodings_over_random_settings(
+    seed: int, temperature: float, kind: str, draft_tokens: int, prompt: str
+) -> None:
+    params = SamplingParams(seed=seed, temperature=temperature, max_tokens=16, logprobs=0)
+    want = Engine(smollm2(), None).generate(prompt, params, chat=True)[0]
+    engine = Engine(smollm2(), drafter(kind, [want]), draft_tokens=draft_tokens)
+    same(engine.generate(prompt, params, chat=True)[0], want)
 
 
 def same(got: Result, want: Result) -> None:
