@@ -7,6 +7,8 @@ import platform
 import time
 from pathlib import Path
 
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # as `load_model` does, before torch is there
+
 import torch
 
 FLAGS = (

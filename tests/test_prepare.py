@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
-from surefoot.models.linear import PRECISIONS, Precision
+from surefoot.models.build import build
+from surefoot.models.linear import PRECISIONS, Float16Linear, Float32Linear, Precision
 from surefoot.models.prepare import Prepared, prepare
 from tests.random_checkpoint import RandomCheckpoint, small_config
 
@@ -72,3 +74,26 @@ def test_a_folder_that_cannot_be_written_costs_only_time(
         found = prepare(RandomCheckpoint(small_config()), "bf16", tmp_path / "file" / "below")
     assert_equal(found, prepare(RandomCheckpoint(small_config()), "bf16", tmp_path / "good"))
     assert "could not be kept" in caplog.text
+
+
+def test_what_was_kept_under_other_names_is_made_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(RandomCheckpoint(small_config()), "bf16", tmp_path)
+    [kept] = tmp_path.iterdir()
+    kept.unlink()
+    save_file({"embed": torch.zeros(2, 2), "blk.0.attn.weight": torch.zeros(2, 2)}, kept)
+    with caplog.at_level(logging.WARNING):
+        assert "layers.0.qkv.weight" in prepare(RandomCheckpoint(small_config()), "bf16", tmp_path)
+    assert "lacks tensors" in caplog.text
+
+
+def test_an_int8_head_that_loses_too_much_is_kept_in_fp16(tmp_path: Path) -> None:
+    """A few large weights in a row make its one scale too coarse for the others."""
+    even, uneven = RandomCheckpoint(small_config()), RandomCheckpoint(small_config(), seed=1)
+    uneven.tensors["embed.weight"][:, 0] *= 30
+    assert prepare(even, "int8", tmp_path)["head.weight"].dtype == torch.int8
+    assert prepare(uneven, "int8", tmp_path)["head.weight"].dtype == torch.float16
+    built = build(uneven, "int8", tmp_path)
+    assert built.inexact is None
+    assert isinstance(built.decoder.weights.head, Float16Linear | Float32Linear)

@@ -47,9 +47,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guarded(run: Callable[[], None]) -> int:
     """Runs a program and returns its exit code; what a user can mend or did is no traceback."""
-    # Read when torch loads. Its threads wait for each other by spinning, by default for so long that another
-    # busy program makes generation ten times slower. Where there is none, this costs some 5%.
-    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 still gets its text
     try:

@@ -101,20 +101,20 @@ def pack(config: ModelConfig, prepared: Prepared, precision: Precision) -> Weigh
         )
 
     layers = [layer(index) for index in range(config.num_layers)]
-    return Weights(prepared["embed"], layers, prepared["norm.weight"], _head(prepared, precision, linear))
+    return Weights(prepared["embed"], layers, prepared["norm.weight"], _head(prepared, linear))
 
 
 NORMS = ("q_norm", "k_norm", "attention_post_norm", "mlp_post_norm")
 
 
-def _head(prepared: Prepared, precision: Precision, linear: Callable[[str], Linear]) -> Linear:
-    if precision == "bf16":
-        weight = prepared["head.weight"]
-        has_fp16 = "fbgemm" in torch.backends.quantized.supported_engines
-        return Float16Linear(weight) if has_fp16 else Float32Linear(weight)
-    if "head.weight" not in prepared:  # tied, in fp32: the embedding itself
+def _head(prepared: Prepared, linear: Callable[[str], Linear]) -> Linear:
+    weight = prepared.get("head.weight")
+    if weight is None:  # tied, in fp32: the embedding itself
         return Float32Linear(prepared["embed"])
-    return linear("head")
+    if weight.dtype != torch.float16:
+        return linear("head")
+    has_fp16 = "fbgemm" in torch.backends.quantized.supported_engines
+    return Float16Linear(weight) if has_fp16 else Float32Linear(weight)
 
 
 def _probe(

@@ -51,7 +51,8 @@ class BFloat16Linear:
 
 
 class Float16Linear:
-    """fp16 weight, float32 activations, sums and result: the head of a bf16 model.
+    """fp16 weight, float32 activations, sums and result: the head of a bf16 model, and of an int8 one whose
+    head loses too much in eight bits.
 
     Two bytes a weight like bf16, but its logits are not rounded to bf16, in which the two largest are
     equal at 5% of positions. bf16 weights fit into fp16 but for those under 6e-5, which lose digits.

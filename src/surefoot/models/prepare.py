@@ -11,14 +11,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from surefoot.models.config import Checkpoint
+from surefoot.models.config import Checkpoint, ModelConfig
 from surefoot.models.linear import Precision, quantize_weight
 
-FORMAT = 1  # of the names and numbers below; raise it when either changes
+FORMAT = 2  # of the names and numbers below; raise it when either changes
 
 Prepared = Mapping[str, torch.Tensor]
 """Norms and biases float32 under the checkpoint's own names; `embed` in the precision's float type; each
-linear (layers.N.{qkv,o,gate_up,down}, head) as NAME.weight, and NAME.scale in int8."""
+linear (layers.N.{qkv,o,gate_up,down}, head) as NAME.weight, and NAME.scale in int8. A head that needs more
+than the layers is fp16."""
+
+HEAD_LOSS = 0.01  # ‖rounding error‖ / ‖weight‖ past which a head's eight bits cost too many top tokens
 
 FUSED = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down": ("down",)}
 
@@ -33,9 +36,13 @@ def prepare(checkpoint: Checkpoint, precision: Precision, folder: Path) -> Prepa
     path = folder / f"{checkpoint.fingerprint}-{precision}-{FORMAT}.safetensors"
     if path.exists():
         try:
-            return _read(path)
+            kept = _read(path)
         except (OSError, SafetensorError) as error:
             log.warning("%s: %s; made anew", path, error)
+        else:
+            if _needed(checkpoint.config) <= kept.keys():
+                return kept
+            log.warning("%s: it lacks tensors; made anew", path)
     tensors = dict(_derive(checkpoint, precision))
     try:
         _write(tensors, path)
@@ -43,6 +50,11 @@ def prepare(checkpoint: Checkpoint, precision: Precision, folder: Path) -> Prepa
         log.warning("%s: could not be kept for the next start: %s", path, error)
         return tensors
     return _read(path)
+
+
+def _needed(config: ModelConfig) -> set[str]:
+    linears = {f"layers.{layer}.{fused}.weight" for layer in range(config.num_layers) for fused in FUSED}
+    return {"embed", "norm.weight"} | linears
 
 
 def _read(path: Path) -> Prepared:
@@ -90,6 +102,9 @@ def _derive(checkpoint: Checkpoint, precision: Precision) -> Iterator[tuple[str,
 def _linear(name: str, weight: torch.Tensor, precision: Precision) -> Iterator[tuple[str, torch.Tensor]]:
     if precision == "int8":
         quantized, scale = quantize_weight(weight)
+        if name == "head" and _loss(weight, quantized, scale) > HEAD_LOSS:
+            yield f"{name}.weight", weight.to(torch.float16)
+            return
         yield f"{name}.weight", quantized
         yield f"{name}.scale", scale
     elif precision == "bf16":
@@ -97,3 +112,8 @@ def _linear(name: str, weight: torch.Tensor, precision: Precision) -> Iterator[t
         yield f"{name}.weight", weight.to(torch.float16 if name == "head" else torch.bfloat16)
     else:
         yield f"{name}.weight", weight
+
+
+def _loss(weight: torch.Tensor, quantized: torch.Tensor, scale: torch.Tensor) -> float:
+    error = torch.addcmul(weight, quantized.float(), scale[:, None], value=-1)
+    return float(error.norm() / weight.norm())
