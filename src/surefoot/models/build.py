@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 
 from surefoot.models import probe
 from surefoot.models.config import Checkpoint, ModelConfig
@@ -137,7 +138,11 @@ def _probe(
         found.append(_linear_sizes(linear, width, precision, candidates))
     generator = torch.Generator().manual_seed(3)
     rows = torch.randn(max(HEAD_SIZES), config.hidden_size, generator=generator)
-    sizes, head_sizes = probe.intersection(found), probe.agreeing(weights.head, rows, of_head)
+
+    def head(x: torch.Tensor) -> torch.Tensor:
+        return weights.head(F.rms_norm(x, weights.norm.shape, weights.norm, config.norm_eps))
+
+    sizes, head_sizes = probe.intersection(found), probe.agreeing(head, rows, of_head)
     fallback = (REFERENCE,)
     if not sizes or not head_sizes:
         return (
