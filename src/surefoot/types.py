@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from numbers import Real
+from operator import index
 from typing import Literal
 
 import numpy as np
@@ -25,7 +27,9 @@ class SurefootError(Exception):
 class SamplingParams:
     """How the tokens of one request are chosen, and when they end.
 
-    Raises `SurefootError` naming the field, its value and its limit when one is out of range.
+    Numbers and lists of another kind (numpy's, say) become Python's own numbers and tuples. Raises
+    `SurefootError` naming the field, its value and what is allowed when one is out of range or of a wrong
+    type.
     """
 
     max_tokens: int = 256
@@ -47,38 +51,83 @@ class SamplingParams:
     logprobs: int | None = None  # alternatives reported per output token
 
     def __post_init__(self) -> None:
-        _check("max_tokens", self.max_tokens, 1, math.inf)
-        _check("temperature", self.temperature, 0, 100)
-        _check("top_p", self.top_p, 0, 1, low_open=True)
-        _check("top_k", self.top_k, 0, math.inf)
-        _check("min_p", self.min_p, 0, 1)
-        _check("repetition_penalty", self.repetition_penalty, 0, 100, low_open=True)
-        _check("presence_penalty", self.presence_penalty, -2, 2)
-        _check("frequency_penalty", self.frequency_penalty, -2, 2)
-        for token, bias in self.logit_bias.items():
-            _check("logit_bias token", token, 0, math.inf)
-            _check(f"logit_bias[{token}]", bias, -100, 100)
-        _check("min_tokens", self.min_tokens, 0, self.max_tokens)
-        _check("n", self.n, 1, 128)
+        self._make_whole("max_tokens", 1)
+        self._make_real("temperature", 0, 100)
+        self._make_real("top_p", 0, 1, low_open=True)
+        self._make_whole("top_k", 0)
+        self._make_real("min_p", 0, 1)
+        self._make_real("repetition_penalty", 1e-6, 100)  # the next to nothing would make logits infinite
+        self._make_real("presence_penalty", -2, 2)
+        self._make_real("frequency_penalty", -2, 2)
+        self._set("logit_bias", _biases(self.logit_bias))
+        self._make_whole("min_tokens", 0, self.max_tokens)
+        self._make_whole("n", 1, 128)
         if self.seed is not None:
-            _check("seed", self.seed, 0, MAX_SEED)
+            self._make_whole("seed", 0, MAX_SEED)
         if self.logprobs is not None:
-            _check("logprobs", self.logprobs, 0, 20)
-        _check_texts("stop", self.stop)
-        _check_texts("bad_words", self.bad_words)
+            self._make_whole("logprobs", 0, 20)
+        self._set("stop", _texts("stop", self.stop))
+        self._set("bad_words", _texts("bad_words", self.bad_words))
+        self._set("stop_token_ids", _tokens("stop_token_ids", self.stop_token_ids))
+
+    def _make_whole(self, name: str, low: int, high: float = math.inf) -> None:
+        self._set(name, whole(name, getattr(self, name), low, high))
+
+    def _make_real(self, name: str, low: float, high: float, *, low_open: bool = False) -> None:
+        self._set(name, _real(name, getattr(self, name), low, high, low_open=low_open))
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)  # frozen for everyone else
 
 
-def _check(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> None:
+def whole(name: str, value: object, low: int, high: float = math.inf) -> int:
+    """The value as an int. Raises SurefootError when it is no whole number, or not in [low, high]."""
+    allowed = f"{low} or more" if high == math.inf else f"[{low}, {high}]"
+    try:
+        number = index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise SurefootError(f"{name}: {value!r} is not a whole number; allowed is {allowed}") from None
+    if not low <= number <= high:
+        raise SurefootError(f"{name}: {value} is out of range; allowed is {allowed}")
+    return number
+
+
+def _real(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> float:
+    allowed = f"{'(' if low_open else '['}{low}, {high}]"
+    if not isinstance(value, Real):
+        raise SurefootError(f"{name}: {value!r} is not a number; allowed is {allowed}")
     if not (low < value <= high if low_open else low <= value <= high):  # also catches NaN
-        bracket = "(" if low_open else "["
-        raise SurefootError(f"{name}: {value} is out of range; allowed is {bracket}{low}, {high}]")
+        raise SurefootError(f"{name}: {value} is out of range; allowed is {allowed}")
+    return float(value)
 
 
-def _check_texts(name: str, texts: Sequence[str]) -> None:
+def _biases(biases: object) -> dict[int, float]:
+    if not isinstance(biases, Mapping):
+        raise SurefootError(f"logit_bias: {biases!r} is not a mapping of token ids to numbers")
+    return {
+        whole("logit_bias token", token, 0): _real(f"logit_bias[{token}]", bias, -100, 100)
+        for token, bias in biases.items()
+    }
+
+
+def _texts(name: str, texts: object) -> tuple[str, ...]:
     if isinstance(texts, str):  # a sequence of its letters, each of which would count
         raise SurefootError(f"{name}: {texts!r} is one string; give a tuple of strings")
-    if any(not text for text in texts):
-        raise SurefootError(f"{name}: an empty string was given; each needs at least 1 character")
+    if not isinstance(texts, Iterable):
+        raise SurefootError(f"{name}: {texts!r} is not a tuple of strings")
+    found = tuple(texts)
+    for text in found:
+        if not isinstance(text, str):
+            raise SurefootError(f"{name}: {text!r} is not a string")
+        if not text:
+            raise SurefootError(f"{name}: an empty string was given; each needs at least 1 character")
+    return found
+
+
+def _tokens(name: str, tokens: object) -> tuple[int, ...]:
+    if isinstance(tokens, str) or not isinstance(tokens, Iterable):
+        raise SurefootError(f"{name}: {tokens!r} is not a tuple of whole numbers, 0 or more each")
+    return tuple(whole(name, token, 0) for token in tokens)
 
 
 @dataclass(frozen=True, slots=True)
