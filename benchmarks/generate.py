@@ -22,6 +22,7 @@ from surefoot.cli import guarded
 from surefoot.commands.options import DEFAULT_MODEL, Parser, number, whole
 from surefoot.engine import Engine
 from surefoot.loading import LoadedModel, load_model
+from surefoot.pairing import names_a_model
 from surefoot.types import SamplingParams
 
 PARTS = ("passes", "answers")
@@ -98,7 +99,7 @@ def _measure(name: str, precision: str, bandwidth: float, args: argparse.Namespa
 
 def _answers(loaded: LoadedModel, precision: str, args: argparse.Namespace) -> list[Answers]:
     engines = {
-        draft: Engine(loaded, draft=draft, precision=precision)
+        draft: Engine(loaded, draft=load_model(draft, precision) if names_a_model(draft) else draft)
         for draft in dict.fromkeys([PLAIN, *(args.draft or ["ngram"])])
     }
     for engine in engines.values():

@@ -116,8 +116,15 @@ def test_p1_every_sampling_parameter_has_a_flag_that_reaches_the_engine(
 def test_p1_every_engine_setting_reaches_the_engine(recorder: Recorder, name: str) -> None:
     arguments, value = SETTINGS[name]
     run(*arguments)
-    assert recorder.settings == {"draft": "ngram"} | {name: value}
+    assert recorder.settings == {"draft": "ngram"} | ({} if name in LOADING else {name: value})
     assert recorder.loaded[1] == ({name: value} if name in LOADING else {})
+
+
+@pytest.mark.parametrize("name", LOADING)
+def test_a_draft_model_is_loaded_like_its_target(recorder: Recorder, name: str) -> None:
+    arguments, value = SETTINGS[name]
+    run(*arguments, "--draft", "some/model")
+    assert recorder.settings == {"draft": "some/model", name: value}
 
 
 def test_the_settings_are_the_engines_own() -> None:

@@ -223,11 +223,16 @@ def test_engines_may_share_a_model() -> None:
             {"draft_tokens": 16, "max_rows": 16},
             "draft_tokens: 16 is out of range; 16 rows allow 15",
         ),
+        ({"draft_tokens": 2.5}, "draft_tokens: 2.5 is not a whole number; allowed is 0 or more"),
         ({"max_requests": 0}, "max_requests: 0 is out of range"),
+        ({"max_rows": "many"}, "max_rows: 'many' is not a whole number"),
+        ({"draft": 5}, "draft: int given; it is None, ngram"),
+        ({"threads": 2}, "threads: 2 was given with a loaded model"),
+        ({"precision": "bf16", "draft": None}, "precision: bf16 was given with a loaded model"),
         ({"verify": "typical"}, "verify: 'typical' is unknown; choose one of coupled, rejection, block"),
     ],
 )
-def test_settings_out_of_range_are_named(settings: dict[str, int], message: str) -> None:
+def test_settings_out_of_range_are_named(settings: dict[str, object], message: str) -> None:
     with pytest.raises(SurefootError, match=f"^{message}"):
         Engine(toy(), **settings)  # type: ignore[arg-type]
 
@@ -237,6 +242,34 @@ def test_parameters_must_be_one_or_as_many_as_prompts() -> None:
     with pytest.raises(SurefootError, match=r"^params: 2 were given for 3 prompts"):
         engine.generate([[1], [2], [3]], [PARAMS, PARAMS])
     assert not engine.has_work
+
+
+def test_parameters_of_another_type_are_named() -> None:
+    with pytest.raises(SurefootError, match=r"^params: dict given"):
+        Engine(toy()).generate([1], {"seed": 1})  # type: ignore[arg-type]
+
+
+def test_what_is_no_model_is_named() -> None:
+    with pytest.raises(SurefootError, match=r"^model: int given; it is a name"):
+        Engine(5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prompts", [None, 3, {1, 2}, {"role": "user"}, [None], [2.5]])
+def test_what_is_no_prompt_is_named(prompts: object) -> None:
+    with pytest.raises(SurefootError, match=r"^prompt: \w+ given; it is text"):
+        Engine(toy()).generate(prompts)  # type: ignore[arg-type]
+
+
+def test_no_prompts_have_no_results() -> None:
+    assert Engine(toy()).generate([]) == []
+
+
+def test_a_closed_engine_takes_no_requests() -> None:
+    with Engine(toy()) as engine:
+        pass
+    for asked in (lambda: engine.generate([]), lambda: next(engine.stream([1])), lambda: engine.add([1])):
+        with pytest.raises(SurefootError, match=r"^engine: it is closed$"):
+            asked()
 
 
 def test_a_bad_prompt_among_good_ones_drops_them_all() -> None:

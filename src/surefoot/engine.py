@@ -16,17 +16,29 @@ from surefoot.drafters.base import Drafter
 from surefoot.lookahead import Fixed
 from surefoot.loop import Loop, Round
 from surefoot.models.base import Model
-from surefoot.pairing import NGRAM, Loaded, open_drafter, open_target
+from surefoot.pairing import NGRAM, Loaded, check_loading, open_drafter, open_target
 from surefoot.prompts import Prompt, as_list, check, prepare
 from surefoot.request import Limits, Request
 from surefoot.results import Chunk, Group, Result
 from surefoot.trace import Event
-from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError, VerifyMode
+from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError, VerifyMode, whole
 
 if TYPE_CHECKING:
     from surefoot.text import Detokenizer, Tokenizer
 
+MAX_ROWS = 512
+
 _sequence_numbers = count()  # of the process: engines may share a model, and so its cache
+
+
+def lookahead(draft: object, draft_tokens: int | None, max_rows: int = MAX_ROWS) -> Fixed:
+    """How long to draft. Raises SurefootError for a length that isn't whole, or that no pass can take."""
+    controller = Fixed((15 if draft == NGRAM else 4) if draft_tokens is None else draft_tokens)
+    if controller.draft_tokens >= whole("max_rows", max_rows, 1):
+        raise SurefootError(
+            f"draft_tokens: {draft_tokens} is out of range; {max_rows} rows allow {max_rows - 1}"
+        )
+    return controller
 
 
 class Engine:
@@ -41,6 +53,7 @@ class Engine:
     that are drafted per round and request, by default 15 for the n-gram drafter, 4 for others. verify:
     "coupled" gives each seed the tokens of plain decoding; "rejection" and "block" only the distribution,
     with fresh noise in each round.
+    precision, threads: as for `load_model`, of what is given by name; refused where nothing is.
     max_rows: of a pass. max_requests: in flight at once, choices counted singly; the rest wait. trace: a
     file to write, or a function to call, for every event.
 
@@ -57,21 +70,15 @@ class Engine:
         verify: VerifyMode = "coupled",
         precision: str = "auto",
         threads: int | None = None,
-        max_rows: int = 512,
+        max_rows: int = MAX_ROWS,
         max_requests: int = 32,
         trace: str | Path | Callable[[Event], None] | None = None,
     ) -> None:
         if verify not in VERIFY_MODES:
             raise SurefootError(f"verify: {verify!r} is unknown; choose one of {', '.join(VERIFY_MODES)}")
-        if draft_tokens is None:
-            draft_tokens = 15 if draft == NGRAM else 4
-        controller = Fixed(draft_tokens)
-        if not draft_tokens < max_rows:
-            raise SurefootError(
-                f"draft_tokens: {draft_tokens} is out of range; {max_rows} rows allow {max_rows - 1}"
-            )
-        if max_requests < 1:
-            raise SurefootError(f"max_requests: {max_requests} is out of range; allowed is 1 or more")
+        controller = lookahead(draft, draft_tokens, max_rows)
+        whole("max_requests", max_requests, 1)
+        check_loading(model, draft, precision, threads)
         self._target = open_target(model, tokenizer, precision, threads)
         drafter = open_drafter(draft, self._target, precision, threads)
         self._loop = Loop(
@@ -81,6 +88,7 @@ class Engine:
         self._inboxes: dict[int, deque[Chunk]] = {}
         self._ready: list[Chunk] = []
         self._numbers, self._rounds = count(), count()
+        self._closed = False
         self._clock_began = time.perf_counter()
         self._writer = tracing.Writer(trace) if isinstance(trace, str | Path) else None
         self._record = trace if callable(trace) else self._writer
@@ -107,8 +115,9 @@ class Engine:
         (conversations always are). Raises SurefootError for the first prompt that can't be answered, and
         then drops the rest.
         """
+        self._check_open()
         asked = as_list(prompts)
-        each = [params or SamplingParams()] * len(asked) if not isinstance(params, Sequence) else list(params)
+        each = [params] * len(asked) if not isinstance(params, Sequence) else list(params)
         if len(each) != len(asked):
             raise SurefootError(
                 f"params: {len(each)} were given for {len(asked)} prompts; give one, or as many"
@@ -137,7 +146,11 @@ class Engine:
 
     def add(self, prompt: Prompt, params: SamplingParams | None = None, *, chat: bool = False) -> int:
         """Queues a request for `step`, and returns the number its chunks will bear."""
-        params = params or SamplingParams()
+        self._check_open()
+        if params is None:
+            params = SamplingParams()
+        if not isinstance(params, SamplingParams):
+            raise SurefootError(f"params: {type(params).__name__} given; it is a SamplingParams, or None")
         target = self._target
         prepared = prepare(prompt, params, target.tokenizer, chat=chat)
         check(prepared.ids, params, target.vocab_limit, target.model.max_length)
@@ -193,7 +206,8 @@ class Engine:
             self._loop.release(request)
 
     def close(self) -> None:
-        """Drops all requests and closes the trace."""
+        """Drops all requests and closes the trace; new ones are refused from now on."""
+        self._closed = True
         for number in list(self._groups):
             self.abort(number)
         if self._writer:
@@ -206,6 +220,10 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise SurefootError("engine: it is closed")
 
     def _chunks_of(self, number: int) -> Iterator[Chunk]:
         """Runs rounds until a request is finished; what they bring the others goes to their inboxes."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from surefoot.types import SurefootError
+from surefoot.types import SurefootError, whole
 
 if TYPE_CHECKING:
     from surefoot.models.decoder import Decoder
@@ -55,9 +55,7 @@ def load_model(name: str | Path, precision: str = "auto", threads: int | None = 
     if chosen is None and precision != "auto":
         raise SurefootError(f"precision: {precision} is unknown; it is auto, {', '.join(PRECISIONS)}")
     if threads is not None:
-        if not 1 <= threads <= MAX_THREADS:
-            raise SurefootError(f"threads: {threads} is out of range; at least 1, at most {MAX_THREADS}")
-        torch.set_num_threads(threads)
+        torch.set_num_threads(whole("threads", threads, 1, MAX_THREADS))
     checkpoint = open_checkpoint(resolve(str(name)))
     built = build(checkpoint, chosen, home() / "prepared")
     return LoadedModel(str(name), built.decoder, load_tokenizer(checkpoint), built.precision, built.inexact)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from surefoot.types import SurefootError, Verdict
+from surefoot.types import Verdict, whole
 
 
 class Controller(Protocol):
@@ -29,13 +29,11 @@ class Controller(Protocol):
 class Fixed:
     """The same length for every sequence, in every round.
 
-    Raises `SurefootError` when the length is negative.
+    Raises `SurefootError` when the length is negative, or no whole number.
     """
 
     def __init__(self, draft_tokens: int) -> None:
-        if draft_tokens < 0:
-            raise SurefootError(f"draft_tokens: {draft_tokens} is out of range; allowed is 0 or more")
-        self.draft_tokens = draft_tokens
+        self.draft_tokens = whole("draft_tokens", draft_tokens, 0)
 
     def budget(self, seq: int, load: int) -> int:
         return self.draft_tokens

@@ -10,6 +10,7 @@ from surefoot.drafters.base import Drafter
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
 from surefoot.models.base import Model
+from surefoot.types import SurefootError
 
 if TYPE_CHECKING:
     from surefoot.text import Tokenizer
@@ -41,17 +42,42 @@ class Target:
     vocab_limit: int
 
 
+def check_loading(
+    model: str | Path | Loaded | Model,
+    draft: str | Path | Loaded | Drafter | None,
+    precision: str,
+    threads: int | None,
+) -> None:
+    """Raises SurefootError for settings of loading where all is loaded already."""
+    if isinstance(model, str | Path) or names_a_model(draft):
+        return
+    for name, value in (("precision", None if precision == "auto" else precision), ("threads", threads)):
+        if value is not None:
+            raise SurefootError(f"{name}: {value} was given with a loaded model; give it to load_model")
+
+
+def names_a_model(draft: object) -> bool:
+    """Whether a drafter is named that is yet to be loaded."""
+    return isinstance(draft, str | Path) and draft not in (NO_DRAFT, NGRAM)
+
+
 def open_target(
     model: str | Path | Loaded | Model, tokenizer: Tokenizer | None, precision: str, threads: int | None
 ) -> Target:
     """Loads a model that is named, and takes one that is there as it is.
 
-    A bare `Model` ends its texts where its `eos_token_ids` say, if it has any, or its tokenizer.
+    A bare `Model` ends its texts where its `eos_token_ids` say, if it has any, or its tokenizer. Raises
+    SurefootError for what is no model.
     """
     if isinstance(model, str | Path):
         model = _load(model, precision, threads)
     if hasattr(model, "forward"):
         bare = cast("Model", model)
+    elif not hasattr(model, "model"):
+        kind = type(model).__name__
+        raise SurefootError(
+            f"model: {kind} given; it is a name, a path, what load_model returned, or a Model"
+        )
     else:
         bare, tokenizer = model.model, tokenizer or model.tokenizer
     eos_ids = set(getattr(bare, "eos_token_ids", ())) | set(tokenizer.eos_ids if tokenizer else ())
@@ -62,7 +88,7 @@ def open_target(
 def open_drafter(
     draft: str | Path | Loaded | Drafter | None, target: Target, precision: str, threads: int | None
 ) -> Drafter | None:
-    """Raises SurefootError when the tokenizers of target and draft model differ."""
+    """Raises SurefootError when the tokenizers of target and draft model differ, or for no drafter."""
     if draft is None or draft == NO_DRAFT:
         return None
     if draft == NGRAM:
@@ -71,6 +97,12 @@ def open_drafter(
         draft = _load(draft, precision, threads)
     if hasattr(draft, "propose"):
         return cast(Drafter, draft)
+    if not hasattr(draft, "model"):
+        kind = type(draft).__name__
+        raise SurefootError(
+            f"draft: {kind} given; it is None, ngram, a smaller model's name or path, "
+            "what load_model returned, or a Drafter"
+        )
     if target.tokenizer is not None:
         from surefoot.text import same_tokenizer
 

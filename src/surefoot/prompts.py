@@ -29,10 +29,18 @@ class Prepared:
 
 
 def as_list(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    """One prompt, or several, as a list."""
-    if isinstance(prompts, str) or len(prompts) == 0 or isinstance(prompts[0], Integral | Mapping):
-        return [cast(Prompt, prompts)]
-    return list(cast(Sequence[Prompt], prompts))
+    """One prompt, or several, as a list. Raises SurefootError for what is neither."""
+    if isinstance(prompts, str):
+        return [prompts]
+    try:
+        first = prompts[0] if len(prompts) else None
+    except (TypeError, LookupError):  # no length, or no order: None, a number, a set
+        raise _no_prompt(prompts) from None
+    return (
+        [cast(Prompt, prompts)]
+        if isinstance(first, Integral | Mapping)
+        else [*cast(Sequence[Prompt], prompts)]
+    )
 
 
 def prepare(
@@ -55,8 +63,7 @@ def prepare(
     try:
         return Prepared(None, tuple(map(index, cast(Sequence[int], prompt))), bad_words)
     except TypeError:
-        kind = type(prompt).__name__
-        raise SurefootError(f"prompt: {kind} given; it is text, token ids or a list of messages") from None
+        raise _no_prompt(prompt) from None
 
 
 def check(ids: Sequence[int], params: SamplingParams, vocab_limit: int, max_length: int) -> None:
@@ -76,6 +83,11 @@ def check(ids: Sequence[int], params: SamplingParams, vocab_limit: int, max_leng
                 raise SurefootError(
                     f"{name}: token {token} is out of range; allowed is [0, {vocab_limit - 1}]"
                 )
+
+
+def _no_prompt(given: object) -> SurefootError:
+    kind = type(given).__name__
+    return SurefootError(f"prompt: {kind} given; it is text, token ids or a list of messages")
 
 
 def _needed(tokenizer: Tokenizer | None, name: str) -> Tokenizer:

@@ -22,16 +22,19 @@ def open_engine(args: argparse.Namespace) -> Iterator[Engine]:
     on this machine is said in any case."""
     if sys.stderr.isatty():
         print(f"loading {args.model}", file=sys.stderr)
-    from surefoot.engine import Engine
+    from surefoot.engine import Engine, lookahead
     from surefoot.loading import load_model
+    from surefoot.pairing import names_a_model
 
+    lookahead(args.draft, getattr(args, "draft_tokens", None))  # before the model, which takes seconds
     loading = _given(args, LOADING)
     loaded = load_model(args.model, **loading)
     if loaded.inexact:
         print(
             f"surefoot: speculation may change the tokens on this machine: {loaded.inexact}", file=sys.stderr
         )
-    with Engine(loaded, **loading, **_given(args, RUNNING)) as engine:
+    of_draft = loading if names_a_model(args.draft) else {}
+    with Engine(loaded, **of_draft, **_given(args, RUNNING)) as engine:
         yield engine
 
 
