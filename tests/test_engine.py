@@ -279,22 +279,6 @@ def test_a_bad_prompt_among_good_ones_drops_them_all() -> None:
     assert not engine.has_work
 
 
-@pytest.mark.parametrize(
-    ("draft", "message"),
-    [
-        (Draft((1, 2, 3, 4), source="odd"), "drafter odd: 4 tokens drafted, 3 allowed"),
-        (Draft((1, 2), (-1, 4), source="odd"), r"drafter odd: parent of node 1 is 4; allowed is \[-1, 0\]"),
-        (Draft((1, 2), (-1,), source="odd"), "drafter odd: a draft of 2 tokens has 1 parents"),
-        (Draft((VOCAB_SIZE,), source="odd"), r"drafter odd: token 32 is out of range; allowed is \[0, 31\]"),
-    ],
-)
-def test_a_drafter_that_breaks_its_contract_is_named(draft: Draft, message: str) -> None:
-    engine = Engine(toy(), Scripted(lambda tokens, budget: draft), draft_tokens=3)
-    with pytest.raises(SurefootError, match=f"^{message}"):
-        engine.generate([1, 2], PARAMS)
-    assert not engine.has_work
-
-
 def test_numpy_tokens_of_a_drafter_come_out_as_plain_numbers(tmp_path: Path) -> None:
     drafter = Scripted(lambda tokens, budget: Draft(tuple(np.full(budget, tokens[-1]))))
     with Engine(toy(), drafter, draft_tokens=3, trace=tmp_path / "trace") as engine:

@@ -5,21 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.drafters.base import Drafter, DraftRequest
+from surefoot.drafters.contract import checked
 from surefoot.lookahead import Controller
 from surefoot.models.base import Model, Segment
 from surefoot.request import Request
 from surefoot.rounds import draw_for, judge, logprobs_of
 from surefoot.sampling import TopLogprobs
 from surefoot.scheduler import Scheduler, Slot
-from surefoot.tree import ROOT, parents_of
+from surefoot.tree import ROOT
 from surefoot.types import Draft, SurefootError, Verdict, VerifyMode
 
 
@@ -130,8 +130,10 @@ class Loop:
         if self._drafter is None or not drafting:
             return drafts
         asked = [self._asked(slots[i]) for i in drafting]
-        for i, draft in zip(drafting, self._drafter.propose(asked), strict=True):
-            drafts[i] = self._checked(draft, slots[i].budget)
+        budgets = [slots[i].budget for i in drafting]
+        proposed = checked(self._drafter.propose(asked), budgets, self._model.vocab_size, self._drafter.name)
+        for i, draft in zip(drafting, proposed, strict=True):
+            drafts[i] = draft
         return drafts
 
     def _asked(self, slot: Slot[Request]) -> DraftRequest:
@@ -147,24 +149,6 @@ class Loop:
             return drawn
 
         return DraftRequest(request.seq, request.tokens, slot.budget, timed)
-
-    def _checked(self, draft: Draft, budget: int) -> Draft:
-        """The draft with plain numbers for tokens: numpy's would reach results, and JSON has none of them."""
-        if len(draft.tokens) > budget:
-            raise SurefootError(
-                f"drafter {draft.source}: {len(draft.tokens)} tokens drafted, {budget} allowed"
-            )
-        try:
-            parents_of(draft.parents, len(draft.tokens))
-        except ValueError as error:
-            raise SurefootError(f"drafter {draft.source}: {error}") from error
-        for token in draft.tokens:
-            if not 0 <= token < self._model.vocab_size:
-                raise SurefootError(
-                    f"drafter {draft.source}: token {token} is out of range; "
-                    f"allowed is [0, {self._model.vocab_size - 1}]"
-                )
-        return replace(draft, tokens=tuple(map(index, draft.tokens)))
 
     def _settle(self, slot: Slot[Request], draft: Draft, logits: NDArray[np.float32]) -> Outcome:
         """Verifies and commits. An error of the request's own ends this request alone."""

@@ -17,6 +17,7 @@ Draw = Callable[[NDArray[np.float32], Sequence[int]], tuple[int, NDArray[np.floa
 logits: the drafter's, [its vocabulary]. drafted: the draft tokens before this one, this round.
 Returns the token, and the distribution it was drawn from, [target vocabulary] float64, or None when it
 counts as a point mass (coupled verification: drawn with the very noise of the target's own choice).
+Raises SurefootError when every token is banned.
 """
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from surefoot.drafters.base import DraftRequest
 from surefoot.models.base import Model, Segment
-from surefoot.types import Draft, Verdict
+from surefoot.types import Draft, SurefootError, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +49,11 @@ class ModelDrafter:
         rows = self._catch_up({i: requests[i] for i in drafting})
         while drafting:
             for i in drafting:
-                token, drawn_from = requests[i].draw(rows[i], tokens[i])
+                try:
+                    token, drawn_from = requests[i].draw(rows[i], tokens[i])
+                except SurefootError:  # all that this model knows is banned: the target may know more
+                    budgets[i] = len(tokens[i])
+                    continue
                 tokens[i].append(token)
                 if drawn_from is not None:
                     probs[i].append(drawn_from)
