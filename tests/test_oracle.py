@@ -194,7 +194,8 @@ def test_g1_penalties_see_the_drafted_tokens_before_each_row() -> None:
 @pytest.mark.parametrize(
     ("k", "mode", "params", "complaint"),
     [
-        (-1, "coupled", SamplingParams(), "k: -1 draft tokens asked for; the least is 0"),
+        (-1, "coupled", SamplingParams(), "k: -1 is out of range; allowed is 0 or more"),
+        (2.5, "coupled", SamplingParams(), "k: 2.5 is not a whole number; allowed is 0 or more"),
         (1, "lossy", SamplingParams(), "mode: 'lossy' is unknown; choose one of coupled, rejection, block"),
         (1, "coupled", SamplingParams(stop=("x",)), r"stop: \('x',\) is text"),
         (1, "coupled", SamplingParams(bad_words=("x",)), r"bad_words: \('x',\) is text"),
@@ -203,3 +204,16 @@ def test_g1_penalties_see_the_drafted_tokens_before_each_row() -> None:
 def test_bad_arguments_are_named(k: int, mode: VerifyMode, params: SamplingParams, complaint: str) -> None:
     with pytest.raises(SurefootError, match=complaint):
         speculative_decode(TARGET, TARGET, [1], k, params, mode=mode)
+
+
+@pytest.mark.parametrize("mode", FRESH_MODES)
+@pytest.mark.parametrize("size", [2, 4])
+def test_two_vocabularies_are_named(mode: VerifyMode, size: int) -> None:
+    def target(prefix: tuple[int, ...]) -> ArrayLike:
+        return [0.0, 0.0, 0.0]
+
+    def draft(prefix: tuple[int, ...]) -> ArrayLike:
+        return [0.0] * size
+
+    with pytest.raises(SurefootError, match=f"^draft: its vocabulary of {size} tokens .* target's, of 3"):
+        speculative_decode(target, draft, [0], 2, SamplingParams(top_p=1), mode=mode)

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from surefoot import verify
 from surefoot.noise import Key, Stream, race, round_key, token_key, uniform
 from surefoot.sampling import Candidates, History, target_probs
-from surefoot.types import VERIFY_MODES, Draft, SamplingParams, SurefootError, Verdict, VerifyMode
+from surefoot.types import VERIFY_MODES, Draft, SamplingParams, SurefootError, Verdict, VerifyMode, whole
 
 LogitsOf = Callable[[tuple[int, ...]], ArrayLike]
 """All tokens so far → logits of the next one, [vocabulary]."""
@@ -48,8 +48,9 @@ def speculative_decode(
 
     target, draft: both models' rows go through the transforms of `params`. end_ids: tokens that end the
     text; the one that does is the last of the result. choice: which of a request's n, for its noise.
-    A seed of None counts as 0. Raises SurefootError for a negative k, an unknown mode, and for `stop` and
-    `bad_words`, which are text, and no tokenizer is at hand.
+    A seed of None counts as 0. Raises SurefootError for a negative k, an unknown mode, for `stop` and
+    `bad_words`, which are text, and no tokenizer is at hand, and, unless `coupled`, for two vocabularies of
+    different sizes.
     """
     params = params or SamplingParams()
     _check(params, k, mode)
@@ -65,8 +66,7 @@ def speculative_decode(
 
 
 def _check(params: SamplingParams, k: int, mode: str) -> None:
-    if k < 0:
-        raise SurefootError(f"k: {k} draft tokens asked for; the least is 0")
+    whole("k", k, 0)
     if mode not in VERIFY_MODES:
         raise SurefootError(f"mode: {mode!r} is unknown; choose one of {', '.join(VERIFY_MODES)}")
     for name in ("stop", "bad_words"):
@@ -117,9 +117,18 @@ class _Decoder:
             probs.append(self._dense(self.draft, output, tokens))
             tokens.append(draw(probs[-1], node, Stream.DRAFT))
         draft = Draft(tuple(tokens), probs=np.array(probs))
+
+        def wanted(node: int) -> NDArray[np.float64]:
+            row = self._dense(self.target, output, tokens[: node + 1])
+            if probs and len(row) != len(probs[0]):
+                raise SurefootError(
+                    f"draft: its vocabulary of {len(probs[0])} tokens is not the target's, of {len(row)}"
+                )
+            return row
+
         verdict = rule(
             draft,
-            lambda node: self._dense(self.target, output, tokens[: node + 1]),
+            wanted,
             lambda node: uniform(self._round_key(output, node, Stream.ACCEPT)),
             lambda row, node: draw(row, node, Stream.RESIDUAL),
         )
