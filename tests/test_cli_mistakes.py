@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +18,7 @@ from tests.threads import one_thread
 from tests.tiny import tiny_checkpoint_folder, tiny_gguf
 
 HERE = Path(__file__)
+FULL = Path("/dev/full")
 
 
 @pytest.fixture(scope="module")
@@ -177,10 +181,13 @@ def test_a_parameter_out_of_range(
         (["generate", "hello", "--logprobs", "3"], ["--logprobs", "3", "--json"]),
         (["generate", ""], ["prompt", "at least 1"]),
         (["generate", "@no/such/file"], ["no/such/file", "No such file"]),
+        (["generate", "@alice says hi"], ["'alice says hi'", "begins with @", "use - and standard input"]),
         (["generate", f"@{HERE.parent}"], [HERE.parent.name, "directory"]),
         (["chat", "--n", "2"], ["--n"]),
         (["pull", "nowhere"], ["unknown model 'nowhere'"]),
         (["check-rule", "0.5,0.4", "0.5,0.5"], ["target", "9/10", "1"]),
+        (["check-rule", "-0.5,1.5", ".5,.5"], ["target: -1/2 is negative"]),
+        (["check-rule", ".5,.5", "-.5,1.5"], ["draft: -1/2 is negative"]),
         (["check-rule", "0.5,half", "0.5,0.5"], ["target", "'half'"]),
         (["check-rule", "1", "0.5,0.5"], ["draft", "2", "1"]),
     ],
@@ -243,3 +250,28 @@ def test_a_message_of_many_lines_becomes_one(
 
     monkeypatch.setattr(pull, "pull", fail)
     assert complaint(capsys, "pull", "anything") == "surefoot: first second\n"
+
+
+def onto_a_full_disk(*arguments: str) -> subprocess.CompletedProcess[str]:
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with FULL.open("w") as full:
+        command = [sys.executable, "-m", "surefoot", *arguments]
+        return subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=buffered)
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is always full")
+@pytest.mark.parametrize("arguments", [["models"], ["check-rule", "1", "1"]])
+def test_standard_output_on_a_full_disk_is_named(arguments: list[str]) -> None:
+    ran = onto_a_full_disk(*arguments)
+    assert ran.returncode == 2
+    assert ran.stderr == "surefoot: standard output: No space left on device\n"
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="this system has no device that is always full")
+def test_text_that_comes_bit_by_bit_on_a_full_disk(shelf: Path) -> None:
+    ran = onto_a_full_disk(
+        "generate", "hello", "--raw", "--max-tokens", "9", "--ignore-eos", "--model", str(shelf / "good.gguf")
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.endswith("surefoot: standard output: No space left on device\n")
+    assert "Traceback" not in ran.stderr

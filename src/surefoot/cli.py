@@ -61,13 +61,24 @@ def guarded(run: Callable[[], None]) -> int:
         _drop_output()
         return PIPE_CLOSED
     except OSError as error:
-        _say(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        name = "standard output" if _output_fails() else error.filename
+        _say(f"{name}: {error.strerror}" if name else str(error))
         return MISTAKE
     return 0
 
 
 def _say(message: str) -> None:
     print(f"surefoot: {' '.join(message.split())}", file=sys.stderr)
+
+
+def _output_fails() -> bool:
+    """Whether what was printed can't be written, which stands in the buffer still."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+        return True
+    return False
 
 
 def _drop_output() -> None:

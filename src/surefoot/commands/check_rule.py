@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import Any
 
 
@@ -13,6 +14,7 @@ def add(commands: Any) -> None:
         description="Follows one drafted token through verification on every side of every comparison, in "
         "exact fractions: what is accepted, what is rejected, and what comes out.",
     )
+    command._negative_number_matcher = re.compile(r"-[\d.]")  # no flags: it says what is wrong with them
     command.add_argument(
         "target", metavar="TARGET", help="target probabilities, as in 0.6,0.3,0.1 or 3/5,2/5"
     )

@@ -156,7 +156,11 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         help="auto (default): int8 where this machine computes it exactly",
     )
     group.add_argument(
-        "--threads", metavar="N", type=whole, default=argparse.SUPPRESS, help="default: all cores"
+        "--threads",
+        metavar="N",
+        type=whole,
+        default=argparse.SUPPRESS,
+        help="default: as many as PyTorch chooses, usually one per core",
     )
     group.add_argument(
         "--trace",
@@ -186,7 +190,9 @@ def _read(path: str) -> bytes:
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise SurefootError(f"prompt file {path!r}: {error.strerror}") from None
+        raise SurefootError(
+            f"prompt file {path!r}: {error.strerror}; for a prompt that begins with @, use - and standard input"
+        ) from None
 
 
 def _decoded(name: str, data: bytes) -> str:
