@@ -181,7 +181,10 @@ def test_a_parameter_out_of_range(
         (["generate", "hello", "--logprobs", "3"], ["--logprobs", "3", "--json"]),
         (["generate", ""], ["prompt", "at least 1"]),
         (["generate", "@no/such/file"], ["no/such/file", "No such file"]),
-        (["generate", "@alice says hi"], ["'alice says hi'", "begins with @", "use - and standard input"]),
+        (
+            ["generate", "@alice says hi"],
+            ["'alice says hi'", "if it is the prompt", "use - and standard input"],
+        ),
         (["generate", f"@{HERE.parent}"], [HERE.parent.name, "directory"]),
         (["chat", "--n", "2"], ["--n"]),
         (["pull", "nowhere"], ["unknown model 'nowhere'"]),

@@ -191,7 +191,7 @@ def _read(path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         raise SurefootError(
-            f"prompt file {path!r}: {error.strerror}; for a prompt that begins with @, use - and standard input"
+            f"prompt file {path!r}: {error.strerror}; if it is the prompt, use - and standard input"
         ) from None
 
 
