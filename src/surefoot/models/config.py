@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypedDict
 
+import numpy as np
 import torch
 
 from surefoot.models.activation import Activation
@@ -25,6 +27,19 @@ class Rope:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
+    """The sizes and traits of a decoder.
+
+    family: one of FAMILIES. vocab_size: rows of the embedding, padding included. hidden_size: of the
+    residual stream. intermediate_size: of the MLP. num_heads: query heads, a multiple of num_kv_heads, which
+    are those of keys and values; all are head_dim wide. max_length: tokens, prompt and output together.
+    norm_eps: added to the mean square in every RMS norm. activation: of the MLP's gate. attention_bias: q, k
+    and v have a bias. qk_norm: an RMS norm over each head of q and k (Qwen3, Gemma 3). post_norms: a norm
+    after attention and after the MLP, before the residual sum (Gemma 3). embedding_scale: factor of the
+    embedded tokens. attention_scale: factor of the scores, usually head_dim^-½. tied_head: the output layer
+    is the embedding. windows: per layer, how many keys a row sees, its own included; None = all. ropes: per
+    layer. eos_token_ids: tokens that end a text.
+    """
+
     family: str
     vocab_size: int
     hidden_size: int
@@ -36,15 +51,35 @@ class ModelConfig:
     max_length: int
     norm_eps: float
     activation: Activation
-    attention_bias: bool  # q, k and v have a bias
-    qk_norm: bool  # RMS norm over each head of q and k (Qwen3, Gemma 3)
-    post_norms: bool  # a norm after attention and after the MLP, before the residual sum (Gemma 3)
-    embedding_scale: float  # √hidden_size for Gemma, else 1
-    attention_scale: float  # usually head_dim^-½
+    attention_bias: bool
+    qk_norm: bool
+    post_norms: bool
+    embedding_scale: float
+    attention_scale: float
     tied_head: bool
-    windows: tuple[int | None, ...]  # per layer: keys seen, the row's own included; None = all
-    ropes: tuple[Rope, ...]  # per layer
+    windows: tuple[int | None, ...]
+    ropes: tuple[Rope, ...]
     eos_token_ids: tuple[int, ...] = ()
+
+
+class Traits(TypedDict):
+    """What the family alone decides of a `ModelConfig`, whatever its file says."""
+
+    activation: Activation
+    qk_norm: bool
+    post_norms: bool
+    embedding_scale: float
+
+
+def traits(family: str, hidden_size: int) -> Traits:
+    """The traits of a family. Gemma's scale of embeddings, √hidden_size, is rounded to float32."""
+    gemma = family == "gemma3"
+    return Traits(
+        activation="gelu_tanh" if gemma else "silu",
+        qk_norm=family in ("qwen3", "gemma3"),
+        post_norms=gemma,
+        embedding_scale=float(np.float32(math.sqrt(hidden_size))) if gemma else 1.0,
+    )
 
 
 class Checkpoint(Protocol):

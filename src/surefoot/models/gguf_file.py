@@ -14,7 +14,7 @@ import torch
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
 
-from surefoot.models.config import ModelConfig, Rope
+from surefoot.models.config import ModelConfig, Rope, traits
 from surefoot.models.fields import Fields, shown
 from surefoot.models.gguf_container import GgufContainer, TensorInfo
 from surefoot.models.gguf_tokenizer import gguf_eos_ids
@@ -171,16 +171,13 @@ def _config(file: GgufContainer) -> ModelConfig:
         head_dim=head_dim,
         max_length=meta.count("context_length"),
         norm_eps=meta.real("attention.layer_norm_rms_epsilon"),
-        activation="gelu_tanh" if gemma else "silu",
         attention_bias="blk.0.attn_q.bias" in file.tensors,
-        qk_norm=architecture in ("qwen3", "gemma3"),
-        post_norms=gemma,
-        embedding_scale=float(np.float32(math.sqrt(hidden))) if gemma else 1.0,
         attention_scale=(hidden / heads if gemma and layers == _GEMMA_27B_LAYERS else head_dim) ** -0.5,
         tied_head="output.weight" not in file.tensors,
         windows=windows,
         ropes=ropes,
         eos_token_ids=gguf_eos_ids(file.metadata),
+        **traits(architecture, hidden),
     )
     check_config(file.path, config)
     return config

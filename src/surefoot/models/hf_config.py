@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
-import numpy as np
-
-from surefoot.models.config import FAMILIES, ModelConfig, Rope
+from surefoot.models.config import FAMILIES, ModelConfig, Rope, traits
 from surefoot.models.fields import Fields, read_json, shown
 from surefoot.models.hf_tokenizer import hf_eos_ids
 from surefoot.models.layout import MAX_LAYERS, check_config
@@ -57,9 +54,8 @@ def read_config(folder: Path, has_bias: bool) -> ModelConfig:
     values out of range.
     """
     where = folder / "config.json"
-    raw = read_json(where)
+    outer = raw = read_json(where)
     family = _family(where, raw)
-    outer = raw
     if family == "gemma3" and isinstance(text := raw.get("text_config"), dict):
         raw = {"tie_word_embeddings": outer.get("tie_word_embeddings", True), **text}
     fields = Fields(where, _DEFAULTS[family] | raw)
@@ -68,7 +64,6 @@ def read_config(folder: Path, has_bias: bool) -> ModelConfig:
     heads = fields.count("num_attention_heads", limit=1 << 16)
     head_dim = fields.count("head_dim", default=max(1, hidden // heads), limit=MAX_HEAD_DIM)
     kinds = _layer_kinds(fields, family)
-    gemma = family == "gemma3"
     config = ModelConfig(
         family=family,
         vocab_size=fields.count("vocab_size"),
@@ -80,18 +75,13 @@ def read_config(folder: Path, has_bias: bool) -> ModelConfig:
         head_dim=head_dim,
         max_length=fields.count("max_position_embeddings"),
         norm_eps=fields.real("rms_norm_eps"),
-        activation="gelu_tanh" if gemma else "silu",
         attention_bias=has_bias,
-        qk_norm=family in ("qwen3", "gemma3"),
-        post_norms=gemma,
-        embedding_scale=float(np.float32(math.sqrt(hidden))) if gemma else 1.0,
-        attention_scale=(fields.real("query_pre_attn_scalar") if gemma else head_dim) ** -0.5,
+        attention_scale=(fields.real("query_pre_attn_scalar") if family == "gemma3" else head_dim) ** -0.5,
         tied_head=fields.get("tie_word_embeddings") is True,
-        windows=tuple(
-            fields.count("sliding_window") if kind == "sliding_attention" else None for kind in kinds
-        ),
+        windows=tuple(_window(fields, kind) for kind in kinds),
         ropes=_ropes(fields, kinds, family, head_dim),
         eos_token_ids=hf_eos_ids(folder),
+        **traits(family, hidden),
     )
     check_config(where, config)
     return config
@@ -142,6 +132,10 @@ def _usual_kind(fields: Fields, family: str, layer: int) -> str:
     else:
         full = not fields.get("use_sliding_window") or layer < fields.count("max_window_layers", default=28)
     return "full_attention" if full else "sliding_attention"
+
+
+def _window(fields: Fields, kind: str) -> int | None:
+    return fields.count("sliding_window") if kind == "sliding_attention" else None
 
 
 def _ropes(fields: Fields, kinds: list[str], family: str, head_dim: int) -> tuple[Rope, ...]:
