@@ -57,7 +57,10 @@ def test_every_history_holds_what_plain_lists_would(operations: list[tuple[str, 
         elif operation == "keep":
             base = number % (len(lists[seq]) + 1)
             rows = [row for row in range(len(lists[seq]) - base) if (number >> row % 16) & 1]
-            if cache_is_alone(cache, seq):
+            if rows != list(range(len(rows))) and writes_to_another(cache, seq, base, len(rows)):
+                with pytest.raises(ValueError, match="is shared"):
+                    cache.keep(seq, base, rows)
+            else:
                 cache.keep(seq, base, rows)
                 lists[seq] = lists[seq][:base] + [lists[seq][base + row] for row in rows]
         elif operation == "fork":
@@ -71,11 +74,22 @@ def test_every_history_holds_what_plain_lists_would(operations: list[tuple[str, 
         assert all(cache.length(s) == len(rows) for s, rows in lists.items())
 
 
-def cache_is_alone(cache: PagedCache, seq: int) -> bool:
-    """Whether no other sequence sees a page of this one: tree passes only write to pages of their own."""
-    own = {slot // PAGE for slot in cache.slots(seq)}
-    others = {slot // PAGE for other in cache._sequences if other != seq for slot in cache.slots(other)}
-    return not own & others
+def writes_to_another(cache: PagedCache, seq: int, base: int, rows: int) -> bool:
+    """Whether another sequence holds a page that `rows` rows from `base` on lie in."""
+    own = {slot // PAGE for slot in cache.slots(seq)[base : base + rows]}
+    return any(own & set(cache._sequences[other].pages) for other in cache._sequences if other != seq)
+
+
+def test_rows_are_not_moved_into_a_shared_page() -> None:
+    cache = PagedCache(1, 1, 1, torch.float32)
+    cache.add(1)
+    fill(cache, 1, [1, 2, 3])
+    cache.fork(2, 1, 2)
+    with pytest.raises(ValueError, match="sequence 1: page 0 is shared, so no row can move into it"):
+        cache.keep(1, 0, [1, 2])
+    assert (held(cache, 1), held(cache, 2)) == ([1, 2, 3], [1, 2])
+    cache.keep(1, 0, [0, 1])
+    assert held(cache, 1) == [1, 2]
 
 
 def test_pages_are_handed_out_in_runs() -> None:

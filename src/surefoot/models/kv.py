@@ -125,6 +125,9 @@ class PagedCache:
         if list(rows) != list(range(len(rows))):
             slots = torch.tensor(self.slots(seq)[base:])
             source, target = slots[list(rows)], slots[: len(rows)]
+            for page in {slot // PAGE for slot in target.tolist()}:
+                if self._pool.is_shared(page):
+                    raise ValueError(f"sequence {seq}: page {page} is shared, so no row can move into it")
             for store in (self.keys, self.values):
                 store[:, target] = store[:, source]
         self.truncate(seq, base + len(rows))
