@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 
@@ -38,3 +40,15 @@ def test_pure_parts_need_no_torch(module: str) -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         surefoot.nonsense  # noqa: B018
+
+
+def test_what_results_are_made_of_is_public() -> None:
+    made_of = [surefoot.Choice, surefoot.Chunk, surefoot.Result]
+    named = {
+        name
+        for kind in made_of
+        for field in fields(kind)
+        for name in re.findall("[A-Z]\\w+", str(field.type))
+    }
+    assert {"Stats", "TopLogprobs", "Usage"} <= named
+    assert named - {"FinishReason", "None"} <= set(surefoot.__all__)

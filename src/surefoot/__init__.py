@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from surefoot.loading import load_model
     from surefoot.oracle import plain_decode, speculative_decode
     from surefoot.results import Choice, Chunk, Result
+    from surefoot.sampling import TopLogprobs
+    from surefoot.trace import Stats
     from surefoot.types import Draft, SamplingParams, SurefootError, Usage, Verdict
 
 __all__ = [
@@ -22,7 +24,9 @@ __all__ = [
     "Engine",
     "Result",
     "SamplingParams",
+    "Stats",
     "SurefootError",
+    "TopLogprobs",
     "Usage",
     "Verdict",
     "load_model",
@@ -35,6 +39,8 @@ _HOMES = {
     "loading": ("load_model",),
     "oracle": ("plain_decode", "speculative_decode"),
     "results": ("Choice", "Chunk", "Result"),
+    "sampling": ("TopLogprobs",),
+    "trace": ("Stats",),
     "types": ("Draft", "SamplingParams", "SurefootError", "Usage", "Verdict"),
 }
 
