@@ -19,6 +19,7 @@ from surefoot.models.linear import (
     quantize_weight,
     split_planes,
 )
+from tests.precisions import NEEDS_BF16, NEEDS_INT8
 
 torch.manual_seed(0)
 X, W, BIAS = torch.randn(7, 192) * 5, torch.randn(64, 192) * 0.1, torch.randn(64)
@@ -33,8 +34,8 @@ def relative_error(y: torch.Tensor) -> float:
     ("build", "limit"),
     [
         (lambda: Float32Linear(W), 1e-6),
-        (lambda: BFloat16Linear(W), 5e-3),
-        (lambda: Int8Linear(*quantize_weight(W)), 1e-2),
+        pytest.param(lambda: BFloat16Linear(W), 5e-3, marks=NEEDS_BF16),
+        pytest.param(lambda: Int8Linear(*quantize_weight(W)), 1e-2, marks=NEEDS_INT8),
     ],
 )
 def test_each_precision_is_as_near_as_its_format_allows(build: Callable[[], Linear], limit: float) -> None:
@@ -48,6 +49,8 @@ def test_the_fp16_head_is_nearer_than_bf16() -> None:
     assert relative_error(Float16Linear(W)(X)) < 5e-4
 
 
+@NEEDS_INT8
+@NEEDS_BF16
 def test_the_bias_is_added() -> None:
     for linear, plain in (
         (Float32Linear(W, BIAS), Float32Linear(W)),
@@ -57,6 +60,7 @@ def test_the_bias_is_added() -> None:
         torch.testing.assert_close(linear(X), plain(X) + BIAS)
 
 
+@NEEDS_INT8
 def test_int8_loses_to_its_weights_alone() -> None:
     """Two planes make the activations 16-bit: against the very weights it has, the error is tiny."""
     quantized, scale = quantize_weight(W)
@@ -76,6 +80,7 @@ def test_planes_hold_a_row_to_16_bits(values: list[float], scale: float) -> None
     assert error <= float(x.abs().max()) / 32639 * 0.51 + 1e-24
 
 
+@NEEDS_INT8
 def test_a_row_of_zeros_stays_zero() -> None:
     assert torch.equal(Int8Linear(*quantize_weight(W))(torch.zeros(3, 192)), torch.zeros(3, 64))
 

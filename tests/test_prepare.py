@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from surefoot.models.build import build
 from surefoot.models.linear import PRECISIONS, Float16Linear, Float32Linear, Precision
 from surefoot.models.prepare import Prepared, prepare
+from tests.precisions import NEEDS_INT8
 from tests.random_checkpoint import RandomCheckpoint, small_config
 
 
@@ -88,6 +89,7 @@ def test_what_was_kept_under_other_names_is_made_anew(
     assert "lacks tensors" in caplog.text
 
 
+@NEEDS_INT8
 def test_an_int8_head_that_loses_too_much_is_kept_in_fp16(tmp_path: Path) -> None:
     """A few large weights in a row make its one scale too coarse for the others."""
     even, uneven = RandomCheckpoint(small_config()), RandomCheckpoint(small_config(), seed=1)

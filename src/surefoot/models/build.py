@@ -47,11 +47,11 @@ def build(checkpoint: Checkpoint, precision: Precision | None, folder: Path) -> 
     """
     config = checkpoint.config
     chosen = precision or best_precision(config)
-    if chosen == "int8" and precision and not _int8_is_exact(config):
+    if chosen == "int8" and precision and not int8_is_exact(config):
         raise SurefootError(
             "precision int8: this CPU has no exact 8-bit product (VNNI or AMX); use bf16 or fp32"
         )
-    if chosen == "bf16" and not _has_bf16():
+    if chosen == "bf16" and not has_bf16():
         raise SurefootError("precision bf16: this CPU has no bf16 product; use fp32")
     weights = pack(config, prepare(checkpoint, chosen, folder), chosen)
     key_dtype = torch.bfloat16 if chosen == "bf16" else torch.float32
@@ -61,16 +61,19 @@ def build(checkpoint: Checkpoint, precision: Precision | None, folder: Path) -> 
 
 def best_precision(config: ModelConfig) -> Precision:
     """int8 where this machine's product is exact, else bf16 where it has one, else fp32."""
-    if _int8_is_exact(config):
+    if int8_is_exact(config):
         return "int8"
-    return "bf16" if _has_bf16() else "fp32"
+    return "bf16" if has_bf16() else "fp32"
 
 
-def _has_bf16() -> bool:
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+def has_bf16() -> bool:
+    """Whether this machine has a bf16 product that oneDNN uses."""
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _int8_is_exact(config: ModelConfig) -> bool:
+def int8_is_exact(config: ModelConfig) -> bool:
+    """Whether this machine's 8-bit product is exact at every width of the model."""
+
     def product(planes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return Int8Linear(weight, torch.ones(len(weight))).product(planes)
 
