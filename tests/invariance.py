@@ -22,12 +22,14 @@ def digest(row: NDArray[np.float32]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Company:
-    """start: rows of the subject that come from a cached prefix (forked) or are computed in `warm_up`
-    chunks. chunks: the passes that follow. others: (tokens before, rows in each pass) of neighbours.
-    siblings: each chunk is sent as a tree with so many wrong branches before its true rows, each `depth`
-    deep. garbage: sequences that were computed and freed before, so that pages hold their remains.
+    """source: the sequence that `reference` left in the cache. start: rows of the subject that come from
+    there (`cached`: forked) or are computed in `warm_up` chunks. chunks: the passes that follow. others:
+    (tokens before, rows in each pass) of neighbours. siblings: each chunk is sent as a tree with so many
+    wrong branches before its true rows, each `depth` deep. garbage: sequences that were computed and freed
+    before, so that pages hold their remains.
     """
 
+    source: int
     start: int
     cached: bool
     warm_up: int
@@ -38,10 +40,11 @@ class Company:
     garbage: tuple[int, ...]
 
 
-def companies(length: int) -> st.SearchStrategy[Company]:
-    """Every kind of company for a subject of `length` tokens."""
+def companies(length: int, prompts: int = 1) -> st.SearchStrategy[Company]:
+    """Every kind of company for a subject of `length` tokens, one of so many prompts."""
     return st.builds(
         Company,
+        source=st.integers(-prompts, -1),
         start=st.sampled_from([0, 1, 15, 16, 31, 32, 33, length // 2, 511, 512, 513, length - 70]).filter(
             lambda start: 0 <= start < length
         )
@@ -56,9 +59,8 @@ def companies(length: int) -> st.SearchStrategy[Company]:
     )
 
 
-def reference(model: Model, tokens: Sequence[int]) -> list[bytes]:
+def reference(model: Model, tokens: Sequence[int], seq: int) -> list[bytes]:
     """The digest of every row's logits, from one sequence alone, in chunks of 64."""
-    seq = -1
     model.cache.add(seq)
     rows: list[bytes] = []
     for first in range(0, len(tokens), 64):
@@ -108,7 +110,7 @@ def differing_rows(
 
 def _warm_up(model: Model, tokens: Sequence[int], company: Company) -> None:
     if company.cached:
-        model.cache.fork(SUBJECT, -1, company.start)
+        model.cache.fork(SUBJECT, company.source, company.start)
         return
     model.cache.add(SUBJECT)
     for first in range(0, company.start, company.warm_up):
