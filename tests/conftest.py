@@ -1,8 +1,10 @@
-"""What the tests share: the table of mutants caught, printed at the end of the run."""
+"""What the tests share: drawn seeds that repeat, and the table of mutants caught, printed at the end."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import secrets
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -29,3 +31,11 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     names, seers = (max(len(row[column]) for row in table) for column in (0, 1))
     for mutant, seen_by, off in table:
         terminalreporter.line(f"{mutant:{names}}  {seen_by:{seers}}  {off}")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def seeds() -> Iterator[None]:
+    """The seeds that requests draw for themselves are the same in every run: a failure can be repeated."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(secrets, "randbits", random.Random(0).getrandbits)
+        yield

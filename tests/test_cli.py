@@ -96,7 +96,8 @@ def test_p1_the_ngram_drafter_drafts_by_default_and_none_does_not(capsys: Captur
 
 
 def test_p1_a_draft_model_drafts(capsys: Capture, model: str) -> None:
-    found = generate_json(capsys, model, "hello", "--draft", model, "--draft-tokens", "3")
+    asked = ("hello", "--seed", "3", "--ignore-eos")
+    found = generate_json(capsys, model, *asked, "--draft", model, "--draft-tokens", "3")
     stats = found["stats"]
     assert stats["accepted_tokens"] == stats["draft_tokens"] > 0  # it is the target itself
     assert stats["mean_acceptance_length"] > 3
@@ -104,14 +105,15 @@ def test_p1_a_draft_model_drafts(capsys: Capture, model: str) -> None:
 
 @pytest.mark.parametrize("verify", ["rejection", "block"])
 def test_p1_the_other_rules_run(capsys: Capture, model: str, verify: str) -> None:
-    found = generate_json(capsys, model, "hello", "--draft", model, "--verify", verify)
+    asked = ("hello", "--seed", "3", "--ignore-eos")
+    found = generate_json(capsys, model, *asked, "--draft", model, "--verify", verify)
     assert found["stats"]["draft_tokens"] > 0
 
 
 def test_a_seed_is_drawn_and_reported_so_that_a_run_can_be_repeated(capsys: Capture, model: str) -> None:
-    first = generate_json(capsys, model, "hello")
-    other = generate_json(capsys, model, "hello")
-    again = generate_json(capsys, model, "hello", "--seed", str(first["seed"]))
+    first = generate_json(capsys, model, "hello", "--ignore-eos")
+    other = generate_json(capsys, model, "hello", "--ignore-eos")
+    again = generate_json(capsys, model, "hello", "--ignore-eos", "--seed", str(first["seed"]))
     assert again["token_ids"] == first["token_ids"] != other["token_ids"]
 
 
@@ -150,7 +152,7 @@ def test_several_answers(capsys: Capture, model: str) -> None:
 
 
 def test_logprobs_are_one_per_token(capsys: Capture, model: str) -> None:
-    found = generate_json(capsys, model, "hello", "--logprobs", "2")
+    found = generate_json(capsys, model, "hello", "--seed", "3", "--logprobs", "2")
     assert len(found["logprobs"]) == len(found["token_ids"])
     for token, entry in zip(found["token_ids"], found["logprobs"], strict=True):
         assert len(entry["top"]) == 2
@@ -162,7 +164,8 @@ def test_logprobs_are_one_per_token(capsys: Capture, model: str) -> None:
 def test_a_trace_has_the_rounds_that_the_numbers_come_from(
     capsys: Capture, model: str, tmp_path: Path
 ) -> None:
-    found = generate_json(capsys, model, "hello hello hello", "--trace", str(tmp_path / "trace.jsonl"))
+    asked = ("hello hello hello", "--seed", "3", "--ignore-eos")
+    found = generate_json(capsys, model, *asked, "--trace", str(tmp_path / "trace.jsonl"))
     events = trace.read(tmp_path / "trace.jsonl")
     assert sum(not event.prompt_rows for event in events) == found["stats"]["rounds"]
     assert sum(len(event.draft_tokens) for event in events) == found["stats"]["draft_tokens"]
