@@ -136,7 +136,11 @@ def _probe(
     candidates, of_head = (
         [size for size in sizes if size >= SMALLEST[precision]] for sizes in (probe.CANDIDATES, HEAD_SIZES)
     )
-    found = [probe.glue_sizes(config.hidden_size, config.intermediate_size, config.head_dim, candidates)]
+    found = [
+        probe.glue_sizes(
+            config.hidden_size, config.intermediate_size, config.head_dim, config.activation, candidates
+        )
+    ]
     for linear, width in zip(linears, widths, strict=True):
         found.append(_linear_sizes(linear, width, precision, candidates))
     generator = torch.Generator().manual_seed(3)

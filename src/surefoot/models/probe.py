@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from surefoot.models import attention
-from surefoot.models.activation import activate
+from surefoot.models.activation import Activation, activate
 from surefoot.models.linear import Linear, split_planes
 
 Kernel = Callable[[torch.Tensor], torch.Tensor]
@@ -94,8 +94,10 @@ def integer_product_is_exact(
         return False
 
 
-def glue_sizes(hidden: int, intermediate: int, head_dim: int, candidates: Sequence[int]) -> tuple[int, ...]:
-    """The row counts at which what stands between the products agrees: norm, activations, quantization.
+def glue_sizes(
+    hidden: int, intermediate: int, head_dim: int, kind: Activation, candidates: Sequence[int]
+) -> tuple[int, ...]:
+    """The row counts at which what stands between the products agrees: norm, activation, quantization.
 
     Vectorized loops finish their last elements with scalar code, which may round otherwise: where such a
     tail falls depends on the number of elements and threads. `activate` leaves none, or so it should.
@@ -113,8 +115,7 @@ def glue_sizes(hidden: int, intermediate: int, head_dim: int, candidates: Sequen
     kernels: list[tuple[Kernel, torch.Tensor]] = [
         (lambda x: F.rms_norm(x, (hidden,), scale, 1e-6), narrow),
         (lambda x: F.rms_norm(x.view(len(x), 4, head_dim), (head_dim,), head_scale, 1e-6), heads),
-        (lambda x: activate("silu", x), wide),
-        (lambda x: activate("gelu_tanh", x), wide),
+        (lambda x: activate(kind, x), wide),
         (planes, narrow),
     ]
     return intersection([agreeing(kernel, rows, candidates) for kernel, rows in kernels])
