@@ -17,6 +17,7 @@ ROOMS = (
     "tree",
     "verify",
     "exact",
+    "evidence",
     "oracle",
     "models",
     "chat",
@@ -34,12 +35,14 @@ ROOMS = (
     "prompts",
     "pairing",
     "engine",
+    "testing",
+    "audit",
     "commands",
     "cli",
     "demo",
     "__main__",
 )
-PURE = ("noise", "sampling", "verify", "tree", "exact", "lookahead", "scheduler")
+PURE = ("noise", "sampling", "verify", "tree", "exact", "evidence", "lookahead", "scheduler")
 
 
 def room_of(path: Path) -> str:

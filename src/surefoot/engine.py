@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from surefoot import trace as tracing
 from surefoot.drafters.base import Drafter
@@ -60,6 +60,8 @@ class Engine:
     One thread at a time. Raises SurefootError for settings, files and requests that can't be served.
     """
 
+    loop_type: ClassVar[type[Loop]] = Loop
+
     def __init__(
         self,
         model: str | Path | Loaded | Model,
@@ -81,7 +83,7 @@ class Engine:
         check_loading(model, draft, precision, threads)
         self._target = open_target(model, tokenizer, precision, threads)
         drafter = open_drafter(draft, self._target, precision, threads)
-        self._loop = Loop(
+        self._loop = self.loop_type(
             self._target.model, drafter, controller, verify, max_requests=max_requests, max_rows=max_rows
         )
         self._groups: dict[int, Group] = {}

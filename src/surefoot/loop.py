@@ -11,7 +11,7 @@ from itertools import accumulate, pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from surefoot.drafters.base import Drafter, DraftRequest
+from surefoot.drafters.base import Drafter, DraftRequest, Draw
 from surefoot.drafters.contract import checked
 from surefoot.lookahead import Controller
 from surefoot.models.base import Model, Segment
@@ -138,7 +138,7 @@ class Loop:
 
     def _asked(self, slot: Slot[Request]) -> DraftRequest:
         request = slot.job
-        draw = draw_for(request, self._mode, self._model.vocab_size)
+        draw = self._draw_for(request)
 
         def timed(
             logits: NDArray[np.float32], drafted: Sequence[int]
@@ -150,6 +150,14 @@ class Loop:
 
         return DraftRequest(request.seq, request.tokens, slot.budget, timed)
 
+    # What decides about tokens, apart from the bookkeeping: `audit.broken` puts its faults here.
+
+    def _draw_for(self, request: Request) -> Draw:
+        return draw_for(request, self._mode, self._model.vocab_size)
+
+    def _judge(self, request: Request, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
+        return judge(request, draft, logits, self._mode)
+
     def _settle(self, slot: Slot[Request], draft: Draft, logits: NDArray[np.float32]) -> Outcome:
         """Verifies and commits. An error of the request's own ends this request alone."""
         request = slot.job
@@ -158,7 +166,7 @@ class Loop:
             request.num_computed += slot.prompt_rows
             return Outcome(slot, draft)
         try:
-            verdict = judge(request, draft, logits, self._mode)
+            verdict = self._judge(request, draft, logits)
         except SurefootError as error:
             self.release(request)
             return Outcome(slot, draft, error=error)

@@ -1,0 +1,1 @@
+"""Whether speculation changed anything: our engine, any server, transformers."""

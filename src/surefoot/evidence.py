@@ -1,0 +1,171 @@
+"""Evidence that tokens were not drawn from the probabilities they should have had, valid whenever one looks.
+
+Every output token is held against a set A of tokens that a fault would favour or avoid, fixed before the token
+was: with p(A) the probability of hitting it, Z = 1[hit] − p(A) is zero on average, for tokens drawn as they
+should be. So a stake that multiplies itself by 1 + λZ after every token is a fair game, and by Ville's inequality
+(1939) it ever grows a hundredfold with probability at most 1 / 100, however long one plays and whenever one
+stops. Its size is an *e-value*; Ramdas et al. 2210.01948 is an introduction. Many games are played at once, one
+for each suspicion, place and λ, each with its share of the stake: their sum is as fair.
+
+No model and no generator in here: probabilities and hits are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+_SIZES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
+LAMBDAS: NDArray[np.float64] = np.array([sign * size for size in _SIZES for sign in (1, -1)])
+POWER = 0.9  # how often a bias of the size that is stated would have been seen
+_QUANTILE = 1.2816  # of the normal distribution, at POWER
+ANYWHERE = "anywhere"  # the place that takes every token
+
+
+class Observation(NamedTuple):
+    """One output token, held against one suspicion.
+
+    suspicion: what the set A stands for. place: where the token stood, in the draft or behind it. prob: p(A),
+    in [0, 1]. hit: whether the token is in A. pull: the probability of A under what is suspected to have taken
+    p's place (the drafter's own, say), for sizes of bias; None where nothing particular is.
+    """
+
+    suspicion: str
+    place: str
+    prob: float
+    hit: bool
+    pull: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What could have been seen of one suspicion at one place by now.
+
+    tokens: observations. log_e: the natural logarithm of its own e-value, before its share of the stake.
+    excess: mean of 1[hit] − p(A), above 0 for a set that was favoured. bias: the smallest mean excess, either
+    way, that the audit would have found with probability `POWER`; infinite where no bias would have been.
+    share: the same as a share of tokens taken from what is suspected instead of from p; None without a `pull`.
+    """
+
+    suspicion: str
+    place: str
+    tokens: int
+    log_e: float
+    excess: float
+    bias: float
+    share: float | None
+
+
+@dataclass(slots=True)
+class _Game:
+    """One suspicion at one place: a stake for each λ."""
+
+    stake: float
+    log_wealth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(LAMBDAS)))
+    tokens: int = 0
+    excess: float = 0.0
+    variance: float = 0.0
+    pull: float = 0.0
+    pulled: int = 0
+
+    @property
+    def log_e(self) -> float:
+        return float(np.logaddexp.reduce(self.log_wealth)) - math.log(len(LAMBDAS))
+
+
+class Evidence:
+    """Plays every game at once.
+
+    suspicions, places: all there will be, fixed before the first token: half of the stake is divided among the
+    suspicions, wherever their tokens stand, the other half among suspicions and places. alpha: the probability
+    of a false alarm, at most, over the whole audit.
+    """
+
+    def __init__(self, suspicions: Sequence[str], places: Sequence[str], alpha: float) -> None:
+        self.alpha = alpha
+        self.tokens = 0
+        self.curve: list[tuple[int, float]] = [(0, 0.0)]  # tokens so far, log of the e-value
+        share = 1 / (2 * len(suspicions))
+        self._games = {(suspicion, ANYWHERE): _Game(share) for suspicion in suspicions}
+        self._games |= {
+            (suspicion, place): _Game(share / len(places)) for suspicion in suspicions for place in places
+        }
+
+    def add(self, observations: Iterable[Observation], tokens: int) -> None:
+        """Takes the next tokens: what each was held against, one suspicion or several; `tokens` of them.
+
+        Raises KeyError for a suspicion or a place that wasn't announced, ValueError for a probability outside
+        [0, 1].
+        """
+        for seen in observations:
+            if not 0 <= seen.prob <= 1:
+                raise ValueError(f"the probability {seen.prob} of {seen.suspicion} is outside [0, 1]")
+            gain = seen.hit - seen.prob
+            for game in (self._games[seen.suspicion, ANYWHERE], self._games[seen.suspicion, seen.place]):
+                game.log_wealth += np.log1p(LAMBDAS * gain)
+                game.tokens += 1
+                game.excess += gain
+                game.variance += seen.prob * (1 - seen.prob)
+                if seen.pull is not None:
+                    game.pull += abs(seen.pull - seen.prob)
+                    game.pulled += 1
+        self.tokens += tokens
+        self.curve.append((self.tokens, self.log_e))
+
+    @property
+    def log_e(self) -> float:
+        """The natural logarithm of the whole stake, which began as 1."""
+        return float(
+            np.logaddexp.reduce([game.log_e + math.log(game.stake) for game in self._games.values()])
+        )
+
+    @property
+    def limit(self) -> float:
+        """Where `log_e` shows a loss: log(1 / alpha)."""
+        return -math.log(self.alpha)
+
+    @property
+    def found(self) -> bool:
+        """Whether a loss is shown: once it was, it stays so, whatever follows."""
+        return max(log_e for _, log_e in self.curve) >= self.limit
+
+    def sights(self) -> list[Sight]:
+        """Every suspicion at every place that had a token, the strongest evidence first."""
+        seen = [self._sight(*key) for key, game in self._games.items() if game.tokens]
+        return sorted(seen, key=lambda sight: -sight.log_e)
+
+    def sight(self, suspicion: str, place: str = ANYWHERE) -> Sight:
+        return self._sight(suspicion, place)
+
+    def _sight(self, suspicion: str, place: str) -> Sight:
+        game = self._games[suspicion, place]
+        bias = smallest_bias(game.tokens, game.variance, self.limit - math.log(game.stake))
+        return Sight(
+            suspicion,
+            place,
+            game.tokens,
+            game.log_e,
+            game.excess / game.tokens if game.tokens else 0.0,
+            bias,
+            bias * game.tokens / game.pull if game.pulled == game.tokens and game.pull > 0 else None,
+        )
+
+
+def smallest_bias(tokens: int, variance: float, log_needed: float) -> float:
+    """The mean excess that one game would have shown with probability `POWER`; infinite for none.
+
+    variance: Σ p(1 − p). log_needed: what the game's log e-value must reach. log Π(1 + λZ) is close to
+    λ ΣZ − λ² V / 2, and ΣZ to a normal variable of mean `tokens` · bias and variance V; the best λ of the grid
+    is taken, and the logarithm of the grid's size added, since the stake is divided among its λ.
+    """
+    if not tokens:
+        return math.inf
+    needed = log_needed + math.log(len(LAMBDAS))
+    return min(
+        (needed / size + size * variance / 2 + _QUANTILE * math.sqrt(variance)) / tokens for size in _SIZES
+    )

@@ -1,0 +1,1 @@
+"""Checks for people who write samplers and drafters."""
