@@ -1,11 +1,11 @@
 """Evidence that tokens were not drawn from the probabilities they should have had, valid whenever one looks.
 
-Every output token is held against a set A of tokens that a fault would favour or avoid, fixed before the token
-was: with p(A) the probability of hitting it, Z = 1[hit] − p(A) is zero on average, for tokens drawn as they
-should be. So a stake that multiplies itself by 1 + λZ after every token is a fair game, and by Ville's inequality
-(1939) it ever grows a hundredfold with probability at most 1 / 100, however long one plays and whenever one
-stops. Its size is an *e-value*; Ramdas et al. 2210.01948 is an introduction. Many games are played at once, one
-for each suspicion, place and λ, each with its share of the stake: their sum is as fair.
+Every output token is held against a set A of tokens that a fault would favour or avoid, fixed before the
+token was: with p(A) the probability of hitting it, Z = 1[hit] − p(A) is zero on average, for tokens drawn as
+they should be. So a stake that multiplies itself by 1 + λZ after every token is a fair game, and by Ville's
+inequality (1939) it ever grows a hundredfold with probability at most 1 / 100, however long one plays and
+whenever one stops. Its size is an *e-value*; Ramdas et al. 2210.01948 is an introduction. Many games are
+played at once, one for each suspicion, place and λ, each with its share of the stake: their sum is as fair.
 
 No model and no generator in here: probabilities and hits are arguments.
 """
@@ -31,8 +31,8 @@ class Observation(NamedTuple):
     """One output token, held against one suspicion.
 
     suspicion: what the set A stands for. place: where the token stood, in the draft or behind it. prob: p(A),
-    in [0, 1]. hit: whether the token is in A. pull: the probability of A under what is suspected to have taken
-    p's place (the drafter's own, say), for sizes of bias; None where nothing particular is.
+    in [0, 1]. hit: whether the token is in A. pull: the probability of A under what is suspected to have
+    taken p's place (the drafter's own, say), for sizes of bias; None where nothing particular is.
     """
 
     suspicion: str
@@ -49,7 +49,8 @@ class Sight:
     tokens: observations. log_e: the natural logarithm of its own e-value, before its share of the stake.
     excess: mean of 1[hit] − p(A), above 0 for a set that was favoured. bias: the smallest mean excess, either
     way, that the audit would have found with probability `POWER`; infinite where no bias would have been.
-    share: the same as a share of tokens taken from what is suspected instead of from p; None without a `pull`.
+    share: the same as a share of tokens taken from what is suspected instead of from p; None without a
+    `pull`.
     """
 
     suspicion: str
@@ -81,9 +82,9 @@ class _Game:
 class Evidence:
     """Plays every game at once.
 
-    suspicions, places: all there will be, fixed before the first token: half of the stake is divided among the
-    suspicions, wherever their tokens stand, the other half among suspicions and places. alpha: the probability
-    of a false alarm, at most, over the whole audit.
+    suspicions, places: all there will be, fixed before the first token: half of the stake is divided among
+    the suspicions, wherever their tokens stand, the other half among suspicions and places. alpha: the
+    probability of a false alarm, at most, over the whole audit.
     """
 
     def __init__(self, suspicions: Sequence[str], places: Sequence[str], alpha: float) -> None:
@@ -159,9 +160,9 @@ class Evidence:
 def smallest_bias(tokens: int, variance: float, log_needed: float) -> float:
     """The mean excess that one game would have shown with probability `POWER`; infinite for none.
 
-    variance: Σ p(1 − p). log_needed: what the game's log e-value must reach. log Π(1 + λZ) is close to
-    λ ΣZ − λ² V / 2, and ΣZ to a normal variable of mean `tokens` · bias and variance V; the best λ of the grid
-    is taken, and the logarithm of the grid's size added, since the stake is divided among its λ.
+    variance: Σ p(1 − p). log_needed: what the game's log e-value must reach. log Π(1 + λZ) is close to λ ΣZ −
+    λ² V / 2, and ΣZ to a normal variable of mean `tokens` · bias and variance V; the best λ of the grid is
+    taken, and the logarithm of the grid's size added, since the stake is divided among its λ.
     """
     if not tokens:
         return math.inf

@@ -50,9 +50,9 @@ class Plan:
 
     prompts: each as the engine's token ids. params: of every request but its seed. draft_tokens, companions,
     chunks: draft lengths, other requests in the batch and rows of a pass to vary, every combination being as
-    likely (a pass has more rows than a draft has tokens, so some combinations are none). alpha: the probability
-    of a false alarm. detect: the bias that has to be seen for a pass, as a share of tokens. seed: of the audit's
-    own choices.
+    likely (a pass has more rows than a draft has tokens, so some combinations are none). alpha: the
+    probability of a false alarm. detect: the bias that has to be seen for a pass, as a share of tokens. seed:
+    of the audit's own choices.
     """
 
     prompts: tuple[tuple[int, ...], ...]
