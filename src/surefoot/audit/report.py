@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Verdict = Literal["pass", "undecided", "settings", "loss"] """pass: nothing found, and what was asked for
+Verdict = Literal["pass", "undecided", "settings", "loss"]
+"""pass: nothing found, and what was asked for
 could have been seen. undecided: nothing found, but with too little evidence for that. settings: the two sides
 weren't asked for the same thing, so no comparison says anything. loss: speculation changed the output."""
 
