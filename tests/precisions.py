@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from surefoot.models.build import has_bf16, int8_is_exact
+from surefoot.models.build import exact_planes, has_bf16
 from tests.random_checkpoint import small_config
 
-NEEDS_INT8 = pytest.mark.skipif(not int8_is_exact(small_config()), reason="no exact 8-bit product here")
+NEEDS_INT8 = pytest.mark.skipif(not exact_planes(small_config()), reason="no exact 8-bit product here")
 NEEDS_BF16 = pytest.mark.skipif(not has_bf16(), reason="no bf16 product here")

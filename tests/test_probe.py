@@ -78,7 +78,7 @@ def test_the_probe_rows_cancel_so_that_even_a_bf16_result_shows_the_order() -> N
     assert (forward.bfloat16() != backward.bfloat16()).float().mean() > 0.5
 
 
-def test_a_product_that_saturates_is_not_exact() -> None:
+def test_a_product_that_saturates_or_rounds_is_not_exact() -> None:
     def saturating(planes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         pairs = (planes.double()[:, None] * weight.double()).view(len(planes), len(weight), -1, 2).sum(3)
         return (pairs.clamp(-32768, 32767).sum(2) - 128 * weight.double().sum(1)).float()
@@ -86,10 +86,17 @@ def test_a_product_that_saturates_is_not_exact() -> None:
     def exact(planes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         return ((planes.double() - 128) @ weight.double().T).float()
 
+    def rounding(planes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # as oneDNN with AMX
+        sums = (planes.double() @ weight.double().T).float()
+        return sums - 128 * weight.float().sum(1)
+
     def missing(planes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("no such kernel")
 
     assert probe.integer_product_is_exact(exact, 64)
+    for width in (576, 1536, 8960):  # 519 · 255 · 127 is the first sum that a float32 may not hold
+        assert probe.integer_product_is_exact(exact, width)
+        assert not probe.integer_product_is_exact(rounding, width)
     assert not probe.integer_product_is_exact(saturating, 64)
     assert not probe.integer_product_is_exact(missing, 64)
 
@@ -135,3 +142,20 @@ def test_a_model_that_cannot_be_exact_says_so(monkeypatch: pytest.MonkeyPatch, t
 def test_int8_is_not_chosen_where_its_product_saturates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Int8Linear, "product", lambda self, planes: torch.zeros(len(planes), 64))
     assert build_module.best_precision(small_config()) != "int8"
+
+
+@pytest.mark.parametrize("exact", ["unsigned", "signed"])
+def test_int8_takes_the_form_that_is_exact(exact: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def product(self: Int8Linear, planes: torch.Tensor) -> torch.Tensor:
+        rounded = self._planes != exact
+        return (planes.double() - 128) @ probed[0].double().T * (0.999 if rounded else 1)
+
+    probed: list[torch.Tensor] = []
+
+    def packed(self: Int8Linear, weight: torch.Tensor, scale: torch.Tensor, planes: str) -> None:
+        self._planes = planes  # type: ignore[assignment]
+        probed[:] = [weight]
+
+    monkeypatch.setattr(Int8Linear, "product", product)
+    monkeypatch.setattr(Int8Linear, "__init__", packed)
+    assert build_module.exact_planes(small_config()) == exact

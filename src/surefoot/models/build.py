@@ -18,6 +18,7 @@ from surefoot.models.linear import (
     Float32Linear,
     Int8Linear,
     Linear,
+    Planes,
     Precision,
     Tiles,
 )
@@ -28,6 +29,7 @@ from surefoot.types import SurefootError
 # A call of one or two rows is slower than one of four (oneDNN; .52 against .38 ms for 1536 → 8960 in int8 on
 # Zen 4, and alike with AMX), and an int8 row is two rows of its product.
 SMALLEST: dict[Precision, int] = {"fp32": 1, "bf16": 4, "int8": 2}
+FORMS: tuple[Planes, ...] = ("unsigned", "signed")
 HEAD_SIZES = (1, 2, 4, 8, 16, 32)  # row counts the head is probed at: it is large
 
 
@@ -47,13 +49,14 @@ def build(checkpoint: Checkpoint, precision: Precision | None, folder: Path) -> 
     """
     config = checkpoint.config
     chosen = precision or best_precision(config)
-    if chosen == "int8" and precision and not int8_is_exact(config):
+    planes = exact_planes(config) if chosen == "int8" else None
+    if chosen == "int8" and not planes:
         raise SurefootError(
             "precision int8: this CPU has no exact 8-bit product (VNNI or AMX); use bf16 or fp32"
         )
     if chosen == "bf16" and not has_bf16():
         raise SurefootError("precision bf16: this CPU has no bf16 product; use fp32")
-    weights = pack(config, prepare(checkpoint, chosen, folder), chosen)
+    weights = pack(config, prepare(checkpoint, chosen, folder), chosen, planes)
     key_dtype = torch.bfloat16 if chosen == "bf16" else torch.float32
     sizes, head_sizes, inexact = _probe(config, weights, chosen, key_dtype)
     return Built(Decoder(config, weights, Tiles(sizes), Tiles(head_sizes), key_dtype), chosen, inexact)
@@ -61,7 +64,7 @@ def build(checkpoint: Checkpoint, precision: Precision | None, folder: Path) -> 
 
 def best_precision(config: ModelConfig) -> Precision:
     """int8 where this machine's product is exact, else bf16 where it has one, else fp32."""
-    if int8_is_exact(config):
+    if exact_planes(config):
         return "int8"
     return "bf16" if has_bf16() else "fp32"
 
@@ -71,23 +74,26 @@ def has_bf16() -> bool:
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def int8_is_exact(config: ModelConfig) -> bool:
-    """Whether this machine's 8-bit product is exact at every width of the model."""
+def exact_planes(config: ModelConfig) -> Planes | None:
+    """The form in which this machine's 8-bit product is exact at every width of the model, if one is."""
+    widths = sorted({config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size})
 
-    def product(planes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        return Int8Linear(weight, torch.ones(len(weight))).product(planes)
+    def is_exact(form: Planes) -> bool:
+        def product(planes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+            return Int8Linear(weight, torch.ones(len(weight)), planes=form).product(planes)
 
-    widths = {config.hidden_size, config.num_heads * config.head_dim, config.intermediate_size}
-    return all(probe.integer_product_is_exact(product, width) for width in sorted(widths))
+        return all(probe.integer_product_is_exact(product, width) for width in widths)
+
+    return next((form for form in FORMS if is_exact(form)), None)
 
 
-def pack(config: ModelConfig, prepared: Prepared, precision: Precision) -> Weights:
-    """The decoder's weights out of prepared tensors."""
+def pack(config: ModelConfig, prepared: Prepared, precision: Precision, planes: Planes | None) -> Weights:
+    """The decoder's weights out of prepared tensors. planes: for int8."""
 
     def linear(name: str) -> Linear:
         bias = prepared.get(f"{name}.bias")
-        if precision == "int8":
-            return Int8Linear(prepared[f"{name}.weight"], prepared[f"{name}.scale"], bias)
+        if planes:
+            return Int8Linear(prepared[f"{name}.weight"], prepared[f"{name}.scale"], bias, planes)
         return (BFloat16Linear if precision == "bf16" else Float32Linear)(prepared[f"{name}.weight"], bias)
 
     def layer(index: int) -> Layer:

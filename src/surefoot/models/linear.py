@@ -77,28 +77,42 @@ _HALF_RANGE = 32639.0  # the largest 16-bit activation whose two bytes, offset b
 _OFFSET = 128 * 256 + 128
 
 
+Planes = Literal["unsigned", "signed"]
+"""The bytes of an int8 product's activations: uint8, 128 standing for zero, or int8. With VNNI the unsigned
+product is exact, and the signed one far too slow to use; with AMX only the signed one is exact, since oneDNN
+there converts unsigned sums to float32 before it takes the 128s out, and sums beyond 2²⁴ are rounded."""
+
+
 class Int8Linear:
     """int8 weight times 16-bit activations, as two exact integer products (docs/design.md §5).
 
-    An activation row is scaled to 16 bits and cut into its high and low byte, both offset by 128 (the
-    unsigned × signed product is the one that every x86 with VNNI or AMX has exact). The planes are
-    stacked as rows of one product; integer sums don't depend on its shape, and the rest is elementwise.
+    An activation row is scaled to 16 bits and cut into its high and low byte, both offset by 128. The planes
+    are stacked as rows of one product; integer sums don't depend on its shape, and the rest is elementwise.
     """
 
-    def __init__(self, weight: torch.Tensor, scale: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        scale: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        planes: Planes = "unsigned",
+    ) -> None:
         """weight: int8 [out, in]; scale: float32 [out]; bias: float32 [out]."""
         self._packed = torch.ops.onednn.qlinear_prepack(weight, None)
-        self._scale, self._bias = scale, bias
+        self._scale, self._bias, self._planes = scale, bias, planes
         self._zero = torch.zeros(len(scale), dtype=torch.long)
         self.num_bytes = weight.numel()
 
     def product(self, planes: torch.Tensor) -> torch.Tensor:
         """(planes − 128) Wᵀ, uint8 [rows, in] → float32 [rows, out]: the integer, rounded once, times
         the weight's scale."""
+        zero_point = 128
+        if self._planes == "signed":
+            planes, zero_point = (planes ^ 128).view(torch.int8), 0  # flips the top bit: minus 128
         y: torch.Tensor = torch.ops.onednn.qlinear_pointwise(
             planes,
             1.0,
-            128,
+            zero_point,
             self._packed,
             self._scale,
             self._zero,

@@ -77,7 +77,8 @@ def linear_sizes(
 def integer_product_is_exact(
     product: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], width: int
 ) -> bool:
-    """Whether uint8 × int8 products sum without saturating, at the values that saturate first.
+    """Whether uint8 × int8 products are the exact integers: at the values that saturate first, and at those
+    whose sums, 128s included, first need more than the 24 bits of a float32.
 
     product: (planes [rows, width] uint8, weight [outs, width] int8) → (planes − 128) Wᵀ in float32, as
     `Int8Linear.product` with scale 1. Raises nothing: a kernel that this machine lacks is not exact.
@@ -87,6 +88,8 @@ def integer_product_is_exact(
     weight = torch.randint(-127, 128, (64, width), generator=generator).to(torch.int8)
     planes[:4], planes[4:8] = 255, 0
     weight[:16], weight[16:32] = 127, -127
+    planes[8:12] = planes[8:12] % 6 + 250
+    weight[32:40], weight[40:48] = 127 - weight[32:40].abs() % 8, weight[40:48].abs() % 8 - 127
     expected = ((planes.double() - 128) @ weight.double().T).float()
     try:
         return all(torch.equal(product(planes[:rows], weight), expected[:rows]) for rows in (1, 2, 16, 24))
