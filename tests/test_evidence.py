@@ -1,0 +1,141 @@
+"""Evidence: a fair game for tokens drawn as they should be, and one that is won against those that aren't."""
+
+from __future__ import annotations
+
+import math
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from surefoot.evidence import ANYWHERE, Evidence, Observation, smallest_bias
+
+SUSPICIONS, PLACES = ("draft", "raw"), ("1", "2", "after")
+PROBS = st.floats(0.0, 1.0)
+
+
+def seen(prob: float, hit: bool, place: str = "1", pull: float | None = None) -> Observation:
+    return Observation("draft", place, prob, hit, pull)
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(PROBS, PROBS, st.sampled_from(PLACES)), min_size=1, max_size=6))
+def test_the_stake_is_worth_the_same_on_average_whatever_happens(
+    tokens: list[tuple[float, float, str]],
+) -> None:
+    """Over every outcome of a few tokens, each held against two suspicions at once (the second of which
+    hits exactly when the first does not), with probabilities that depend on the outcome before."""
+    expected = 0.0
+    for hits in product((False, True), repeat=len(tokens)):
+        evidence, chance, before = Evidence(SUSPICIONS, PLACES, 0.01), 1.0, False
+        for (prob, other, place), hit in zip(tokens, hits, strict=True):
+            now = other if before else prob
+            chance *= now if hit else 1 - now
+            raw = Observation("raw", place, 1 - now, not hit)
+            evidence.add([seen(now, hit, place), raw], 1)
+            before = hit
+        expected += chance * math.exp(evidence.log_e)
+    assert expected == pytest.approx(1)
+
+
+def stream(evidence: Evidence, probs: np.ndarray, shift: float, rng: np.random.Generator) -> None:
+    """Tokens whose hits are as much likelier than they should be as `shift` says."""
+    hits = rng.random(len(probs)) < np.clip(probs + shift, 0, 1)
+    for start in range(0, len(probs), 50):
+        part = slice(start, start + 50)
+        evidence.add([seen(float(p), bool(h)) for p, h in zip(probs[part], hits[part], strict=True)], 50)
+
+
+def test_false_alarms_are_as_rare_as_alpha_says() -> None:
+    rng = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(400):
+        evidence = Evidence(SUSPICIONS, PLACES, 0.05)
+        stream(evidence, rng.random(500), 0.0, rng)
+        alarms += evidence.found
+    assert alarms <= 29  # the upper 1% of a binomial of 400 and .05
+
+
+@pytest.mark.parametrize(
+    ("tokens", "low", "high", "sign"),
+    [(200, 0.1, 0.5, 1), (200, 0.5, 0.9, -1), (1500, 0.3, 0.7, 1), (1500, 0.3, 0.7, -1), (1500, 0.0, 0.1, 1)],
+)
+def test_the_bias_that_is_stated_is_seen_as_often_as_is_stated(
+    tokens: int, low: float, high: float, sign: int
+) -> None:
+    """Nine times in ten; of 200 runs, not fewer than the lower 1% of a binomial."""
+    rng = np.random.default_rng(1)
+    found = 0
+    for _ in range(200):
+        probs = low + (high - low) * rng.random(tokens)
+        evidence = Evidence(("draft",), ("1",), 0.01)
+        stream(evidence, probs, 0.0, rng)
+        bias = evidence.sight("draft").bias
+        biased = Evidence(("draft",), ("1",), 0.01)
+        stream(biased, probs, sign * bias, rng)
+        found += biased.found
+    assert found >= 169
+
+
+def test_a_fault_at_one_place_is_not_washed_out() -> None:
+    rng = np.random.default_rng(2)
+    evidence = Evidence(SUSPICIONS, PLACES, 0.01)
+    for index in range(3000):
+        third = index % 30 == 0
+        hit = bool(rng.random() < (0.9 if third else 0.5))
+        evidence.add([seen(0.5, hit, "2" if third else "1")], 1)
+    assert evidence.found
+    first = evidence.sights()[0]
+    assert (first.suspicion, first.place) == ("draft", "2")
+    assert first.excess == pytest.approx(0.4, abs=0.1)
+    assert evidence.sight("draft", "1").log_e < 1
+
+
+def test_what_was_found_stays_found() -> None:
+    evidence = Evidence(SUSPICIONS, PLACES, 0.01)
+    for _ in range(40):
+        evidence.add([seen(0.1, True)], 1)
+    assert evidence.found
+    for _ in range(4000):
+        evidence.add([seen(0.5, False)], 1)
+        evidence.add([seen(0.5, True)], 1)
+    assert evidence.log_e < evidence.limit
+    assert evidence.found
+
+
+def test_nothing_seen_shows_nothing() -> None:
+    evidence = Evidence(SUSPICIONS, PLACES, 0.01)
+    assert evidence.log_e == pytest.approx(0)
+    assert not evidence.found
+    assert evidence.sights() == []
+    assert math.isinf(evidence.sight("draft").bias)
+
+
+def test_a_share_is_the_bias_over_what_the_suspect_would_pull() -> None:
+    evidence = Evidence(SUSPICIONS, PLACES, 0.01)
+    for index in range(1000):
+        evidence.add([seen(0.4, index % 5 < 2, pull=0.6)], 1)
+    sight = evidence.sight("draft", ANYWHERE)
+    assert sight.share == pytest.approx(sight.bias / 0.2)
+    evidence.add([seen(0.4, True)], 1)  # one without
+    assert evidence.sight("draft", ANYWHERE).share is None
+
+
+@given(st.integers(1, 10**6), st.floats(0.0, 0.25), st.floats(1.0, 20.0))
+def test_more_tokens_see_smaller_biases(tokens: int, variance: float, needed: float) -> None:
+    bias = smallest_bias(tokens, tokens * variance, needed)
+    assert smallest_bias(4 * tokens, 4 * tokens * variance, needed) < bias
+    assert smallest_bias(tokens, tokens * variance, needed + 1) > bias
+
+
+@pytest.mark.parametrize("prob", [-0.1, 1.1, math.nan])
+def test_what_is_no_probability_is_refused(prob: float) -> None:
+    with pytest.raises(ValueError, match="outside"):
+        Evidence(SUSPICIONS, PLACES, 0.01).add([seen(prob, True)], 1)
+
+
+def test_a_suspicion_that_was_not_announced_is_refused() -> None:
+    with pytest.raises(KeyError):
+        Evidence(("raw",), PLACES, 0.01).add([seen(0.5, True)], 1)
