@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -9,7 +10,8 @@ from collections.abc import Callable
 class Budget:
     """Seconds, or output tokens, or both; whichever is spent first ends it.
 
-    An audit asks `left` before it begins something, and says what it used. clock: seconds, for tests.
+    An audit asks `left` before it begins something, and says what it used. clock: seconds, for tests. whole: what
+    this is a part of; tokens spent here are spent there too.
     """
 
     def __init__(
@@ -17,13 +19,22 @@ class Budget:
         seconds: float | None = None,
         tokens: int | None = None,
         clock: Callable[[], float] = time.monotonic,
+        whole: Budget | None = None,
     ) -> None:
-        self._seconds, self._tokens, self._clock = seconds, tokens, clock
+        self._seconds, self._tokens, self._clock, self._whole = seconds, tokens, clock, whole
         self._began = clock()
         self._spent = 0
 
+    def part(self, share: float) -> Budget:
+        """A budget of its own: that share of what is left here."""
+        seconds = None if self._seconds is None else share * max(0.0, self._seconds - self.elapsed)
+        tokens = None if self._tokens is None else int(share * max(0, self._tokens - self._spent))
+        return Budget(seconds, tokens, self._clock, whole=self)
+
     def spend(self, tokens: int) -> None:
         self._spent += tokens
+        if self._whole is not None:
+            self._whole.spend(tokens)
 
     @property
     def elapsed(self) -> float:
@@ -33,10 +44,14 @@ class Budget:
     @property
     def used(self) -> float:
         """The share that is spent, from 0; 1 or more when nothing is left."""
-        of_time = self.elapsed / self._seconds if self._seconds else 0.0
-        of_tokens = self._spent / self._tokens if self._tokens else 0.0
-        return max(of_time, of_tokens)
+        return max(_share(self.elapsed, self._seconds), _share(self._spent, self._tokens))
 
     @property
     def left(self) -> bool:
         return self.used < 1
+
+
+def _share(spent: float, limit: float | None) -> float:
+    if limit is None:
+        return 0.0
+    return spent / limit if limit > 0 else math.inf

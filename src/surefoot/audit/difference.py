@@ -1,0 +1,195 @@
+"""Explains the first difference between plain decoding and speculation: where it is, and who made it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from surefoot.audit.replay import request_of
+from surefoot.audit.subject import Subject
+from surefoot.audit.trial import Asked, Reference, Trial, raised
+from surefoot.audit.watch import Seen, Watch
+from surefoot.results import Result
+from surefoot.sampling import target_probs, top_logprobs
+from surefoot.text import Tokenizer
+
+_SHOWN = 16  # tokens of a prefix, the last ones
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """what: "token", "finish reason", "text" or "usage". index: of the output token, from 0; for the others
+    their number. plain, speculated: the two values, a token's None where the output had ended."""
+
+    what: str
+    index: int
+    plain: object
+    speculated: object
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """lines: for people. facts: the same, for programs."""
+
+    lines: tuple[str, ...]
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+
+def first_difference(plain: Result, speculated: Result) -> Difference | None:
+    """None when nothing that a caller sees differs, the reported log-probabilities excepted."""
+    ours, theirs = plain.token_ids, speculated.token_ids
+    for index in range(max(len(ours), len(theirs))):
+        pair = [ids[index] if index < len(ids) else None for ids in (ours, theirs)]
+        if pair[0] != pair[1]:
+            return Difference("token", index, *pair)
+    for what in ("finish_reason", "text", "usage"):
+        values = getattr(plain, what), getattr(speculated, what)
+        if values[0] != values[1]:
+            return Difference(what.replace("_", " "), len(ours), *values)
+    return None
+
+
+def explain(subject: Subject, trial: Trial, number: int, difference: Difference) -> Explanation:
+    """Says where the `number`-th request of a trial differed, and runs the trial again to see whether it was
+    the logits or the choice among them."""
+    reference = trial.references[number]
+    asked = reference.asked
+    facts: dict[str, Any] = {
+        "differs": difference.what,
+        "prompt": asked.prompt,
+        "seed": reference.result.seed,
+        "index": difference.index,
+        "plain": _plain_value(difference.plain),
+        "speculated": _plain_value(difference.speculated),
+        "draft_tokens": trial.setting.draft_tokens,
+        "companions": trial.setting.companions,
+        "max_rows": trial.setting.max_rows,
+    }
+    lines = [
+        f"prompt {asked.prompt + 1}, seed {reference.result.seed}, request {number + 1} of "
+        f"{len(trial.references)}: {trial.setting}"
+    ]
+    if difference.what == "token":
+        again = _again(subject, trial, number, difference)
+        lines += [
+            f"{place(subject.tokenizer, asked.ids, reference.result.token_ids[: difference.index])} "
+            f"plain decoding {_choice(subject, reference, difference.index, difference.plain, again.plain)}, "
+            "speculation "
+            f"{_choice(subject, reference, difference.index, difference.speculated, again.plain)}",
+            *again.lines,
+        ]
+        facts |= again.facts
+    else:
+        lines.append(
+            f"the {difference.what} differs: plain decoding's is {difference.plain!r}, "
+            f"speculation's {difference.speculated!r}"
+        )
+    return Explanation(tuple(lines), facts)
+
+
+def place(tokenizer: Tokenizer | None, prompt: Sequence[int], output: Sequence[int]) -> str:
+    """Where the next output token stands, in words, with the end of the text before it."""
+    before = [*prompt, *output][-_SHOWN:]
+    text = str(before) if tokenizer is None else repr(tokenizer.decode(before, skip_special=False))
+    return f"output token {len(output) + 1}, after {'…' if len(prompt) + len(output) > _SHOWN else ''}{text}:"
+
+
+def named(tokenizer: Tokenizer | None, token: int) -> str:
+    """A token as text and number."""
+    if tokenizer is None:
+        return f"token {token}"
+    return f"{tokenizer.decode([token], skip_special=False)!r} (token {token})"
+
+
+def prob_of(
+    subject: Subject, asked: Asked, output: Sequence[int], row: NDArray[np.float32], token: int
+) -> str:
+    """A token's probability after the transforms, and before them."""
+    history = request_of(subject, asked).history.then(output)
+    candidates = target_probs(row, asked.params, history)
+    after = float(candidates.probs[candidates.ids == token].sum())
+    before = float(np.exp(top_logprobs(row, token, 0).chosen))
+    return f"of probability {after:.4g}, before the transforms {before:.6g}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A trial run once more: plain decoding's row, and what was found."""
+
+    plain: Seen | None
+    lines: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+
+def _again(subject: Subject, trial: Trial, number: int, difference: Difference) -> _Again:
+    reference = trial.references[number]
+    asked = reference.asked
+    tokens = (*asked.ids, *reference.result.token_ids[: difference.index])
+    alone = Watch(subject.model, 0, tokens)
+    with replace(subject, model=alone).plain() as engine:
+        plain = engine.generate([asked.ids], asked.params)[0]
+    company = Watch(subject.model, number, tokens)
+    repeated = False
+    try:
+        speculated = trial.run(replace(subject, model=company))[number]
+    except Exception as error:  # whatever a broken engine raises is a finding
+        outcome = f"run again, it failed: {raised(error)}"
+    else:
+        repeated = first_difference(reference.result, speculated) == difference
+        outcome = "run again, it gave the same difference" if repeated else "run again, it didn't repeat"
+    if first_difference(reference.result, plain):
+        outcome += "; and plain decoding, run again, gave other tokens"
+    lines = [outcome]
+    facts: dict[str, Any] = {"repeated": repeated}
+    if company.seen:
+        lines.append(_shape(company.seen))
+    if company.seen and alone.seen:
+        facts["max_logit_difference"] = _distance(company.seen.logits, alone.seen.logits)
+        facts["logits"] = "moved" if _moved(company.seen, alone.seen) else "same"
+        lines.append(_verdict(company.seen, alone.seen))
+    return _Again(alone.seen, tuple(lines), facts)
+
+
+def _shape(seen: Seen) -> str:
+    sequences = "1 sequence" if seen.sequences == 1 else f"{seen.sequences} sequences"
+    return (
+        f"there it was chosen from row {seen.place + 1} of the {seen.rows} of a pass over {sequences}, "
+        f"which verified {seen.draft_tokens} draft tokens of its own"
+    )
+
+
+def _verdict(company: Seen, alone: Seen) -> str:
+    if not _moved(company, alone):
+        return "that row's logits are the same as plain decoding's, to the bit: the choice differed"
+    return (
+        "that row's logits differ from plain decoding's, by up to "
+        f"{_distance(company.logits, alone.logits):.3g}: the pass differed, before any choice"
+    )
+
+
+def _moved(company: Seen, alone: Seen) -> bool:
+    return company.logits.tobytes() != alone.logits.tobytes()
+
+
+def _distance(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
+    """The largest difference of two logits; where both ban a token, there is none."""
+    same = one == other
+    return float(np.abs(one[~same].astype(np.float64) - other[~same]).max(initial=0.0))
+
+
+def _choice(subject: Subject, reference: Reference, index: int, token: object, row: Seen | None) -> str:
+    if not isinstance(token, int):
+        return "had ended"
+    chose = f"chose {named(subject.tokenizer, token)}"
+    if row is None:
+        return chose
+    output = reference.result.token_ids[:index]
+    return f"{chose}, {prob_of(subject, reference.asked, output, row.logits, token)}"
+
+
+def _plain_value(value: object) -> int | str | None:
+    return value if isinstance(value, int | str | None) else str(value)

@@ -1,0 +1,96 @@
+"""One run of the speculated engine: how it is set, and who takes part."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from surefoot.audit.subject import Plan, Subject
+from surefoot.drafters.base import Drafter
+from surefoot.results import Result
+from surefoot.types import SamplingParams, SurefootError
+
+MAX_SEED = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What may not matter: draft length, companions in the batch, rows of a pass."""
+
+    draft_tokens: int
+    companions: int
+    max_rows: int
+
+    def __str__(self) -> str:
+        others = "1 companion" if self.companions == 1 else f"{self.companions} companions"
+        return f"{self.draft_tokens} draft tokens, {others}, passes of at most {self.max_rows} rows"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request. prompt: its number in the plan, from 0. ids: its tokens. params: its seed included."""
+
+    prompt: int
+    ids: tuple[int, ...]
+    params: SamplingParams
+
+
+def settings(plan: Plan, generator: np.random.Generator) -> Iterator[Setting]:
+    """Every combination in random order, then every one in another order, and so on without end.
+
+    Raises SurefootError when no pass is large enough for any draft.
+    """
+    every = [
+        Setting(draft_tokens, companions, max_rows)
+        for draft_tokens, companions, max_rows in product(plan.draft_tokens, plan.companions, plan.chunks)
+        if draft_tokens < max_rows
+    ]
+    if not every:
+        raise SurefootError(
+            f"draft_tokens: {min(plan.draft_tokens, default=0)} are too many for passes of "
+            f"{max(plan.chunks, default=0)} rows, the last committed token's included"
+        )
+    while True:
+        for number in generator.permutation(len(every)):
+            yield every[number]
+
+
+def speculate(
+    subject: Subject, drafter: Drafter, setting: Setting, requests: Sequence[Asked]
+) -> list[Result]:
+    """Answers some requests together, in a new engine."""
+    with subject.speculated(
+        drafter,
+        draft_tokens=setting.draft_tokens,
+        max_rows=setting.max_rows,
+        max_requests=len(requests),
+    ) as engine:
+        return engine.generate([request.ids for request in requests], [r.params for r in requests])
+
+
+def raised(error: Exception) -> str:
+    """An exception in a line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A request, and what plain decoding answers."""
+
+    asked: Asked
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Some requests, together in one speculated engine."""
+
+    setting: Setting
+    references: tuple[Reference, ...]
+
+    def run(self, subject: Subject) -> list[Result]:
+        asked = [reference.asked for reference in self.references]
+        return speculate(subject, subject.drafter(), self.setting, asked)
