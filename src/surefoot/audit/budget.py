@@ -10,8 +10,8 @@ from collections.abc import Callable
 class Budget:
     """Seconds, or output tokens, or both; whichever is spent first ends it.
 
-    An audit asks `left` before it begins something, and says what it used. clock: seconds, for tests. whole: what
-    this is a part of; tokens spent here are spent there too.
+    An audit asks `left` before it begins something, and says what it used. clock: seconds, for tests. whole:
+    what this is a part of; tokens spent here are spent there too.
     """
 
     def __init__(

@@ -195,8 +195,8 @@ def _check(plan: Plan, law: _Law, found: Explanation | None) -> Check:
         "log10_e": evidence.log_e / math.log(10),
         "log10_e_limit": evidence.limit / math.log(10),
         "draft_tokens": sight.tokens,
-        "bias_seen": sight.bias if math.isfinite(sight.bias) else None,
-        "share_seen": sight.share,
+        "bias_seen": sight.bias if sight.bias <= 1 else None,
+        "share_seen": sight.share if sight.share is not None and sight.share <= 1 else None,
     }
     if shown:
         facts |= {"suspicion": shown.suspicion, "place": shown.place, "excess": shown.excess}
@@ -225,7 +225,7 @@ def _answer(plan: Plan, law: _Law, found: Explanation | None, shown: Sight | Non
     sight = evidence.sight(THE_DRAFT)
     if not sight.tokens:
         return "undecided", f"{none}, but the drafter never drafted"
-    if not math.isfinite(sight.bias):
+    if sight.bias > 1:
         return "undecided", f"{none}; that is too little to see any shift"
     seen = f"a shift of {100 * sight.bias:.2g} points of probability toward the draft would have been seen"
     return ("pass" if sight.bias <= plan.detect else "undecided"), f"{none}; {seen}"
@@ -268,8 +268,13 @@ def _tables(evidence: Evidence) -> tuple[Table, ...]:
 
 
 def _numbers(sight: Sight) -> tuple[int | float, ...]:
-    share = math.nan if sight.share is None else sight.share
-    return sight.tokens, sight.excess, sight.bias, share, sight.log_e / math.log(10)
+    share = math.nan if sight.share is None else _possible(sight.share)
+    return sight.tokens, sight.excess, _possible(sight.bias), share, sight.log_e / math.log(10)
+
+
+def _possible(size: float) -> float:
+    """Infinite beyond 1: there is no such bias, so none would have been seen."""
+    return size if size <= 1 else math.inf
 
 
 def _curve(evidence: Evidence) -> Curve:
