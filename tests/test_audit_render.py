@@ -230,6 +230,12 @@ def test_the_longest_bar_is_full_and_what_is_infinite_is_marked() -> None:
     assert text.count('class="beyond"') == 1
 
 
+def test_a_word_among_numbers_leaves_them_numbers() -> None:
+    table = Table("mixed", ("bias", "place"), ((0.5, "a"), ("none", "b")), bar="bias")
+    assert (words.is_numeric(table, 0), words.is_numeric(table, 1)) == (True, False)
+    assert words.shares(table) == [1.0, None]
+
+
 def test_bars_of_nothing_are_empty() -> None:
     assert words.shares(Table("bars", ("bias",), ((0.0,), (0,)), bar="bias")) == [0.0, 0.0]
     assert words.shares(Table("none", ("bias",), ((1.0,),))) == []

@@ -197,7 +197,7 @@ def test_the_choices_offered_are_the_models() -> None:
     assert {flag.field for flag in SAMPLING_FLAGS} == {field.name for field in fields(SamplingParams)}
 
 
-@pytest.mark.parametrize("command", ["generate", "chat", "pull", "models", "check-rule"])
+@pytest.mark.parametrize("command", ["generate", "chat", "pull", "models", "check-rule", "audit"])
 def test_every_command_explains_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main([command, "--help"])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from io import TextIOWrapper
 
-from surefoot.commands import chat, check_rule, generate, models
+from surefoot.commands import audit, chat, check_rule, generate, models
 from surefoot.commands.options import Parser
 from surefoot.types import SurefootError
 
@@ -26,7 +26,7 @@ def parser() -> Parser:
     )
     top.add_argument("--version", action="version", version=f"surefoot {version('surefoot')}")
     commands = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for module in (generate, chat, models, check_rule):
+    for module in (generate, chat, models, check_rule, audit):
         module.add(commands)
     return top
 
@@ -34,23 +34,25 @@ def parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command line (`sys.argv` when None) and returns the exit code."""
 
-    def run() -> None:
+    def run() -> int | None:
         args, unknown = parser().parse_known_args(argv)
         if unknown:  # argparse would point to the help of the whole program, which has none of the flags
             raise SurefootError(
                 f"unrecognized arguments: {' '.join(unknown)} (see surefoot {args.command} --help)"
             )
-        args.run(args)
+        code: int | None = args.run(args)
+        return code
 
     return guarded(run)
 
 
-def guarded(run: Callable[[], None]) -> int:
-    """Runs a program and returns its exit code; what a user can mend or did is no traceback."""
+def guarded(run: Callable[[], int | None]) -> int:
+    """Runs a program and returns its exit code, 0 where `run` returns None; what a user can mend or did is
+    no traceback."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 still gets its text
     try:
-        run()
+        code = run()
         sys.stdout.flush()
     except SurefootError as error:
         _say(str(error))
@@ -64,7 +66,7 @@ def guarded(run: Callable[[], None]) -> int:
         name = "standard output" if _output_fails() else error.filename
         _say(f"{name}: {error.strerror}" if name else str(error))
         return MISTAKE
-    return 0
+    return code or 0
 
 
 def _say(message: str) -> None:

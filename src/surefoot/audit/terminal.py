@@ -21,7 +21,6 @@ from surefoot.audit.words import (
     conclusion,
     effort,
     is_numeric,
-    joined,
     reached,
     shares,
     visible,
@@ -33,6 +32,7 @@ STYLES: Mapping[Verdict, str] = {
     "settings": "magenta",
     "loss": "bold red",
 }
+UNBROKEN = "\xa0"  # `visible` text holds none of its own
 INDENT = 2
 WIDEST = 10_000  # letters of the widest table
 READABLE = 24  # letters that a column of text has at least, if it needs them
@@ -47,7 +47,7 @@ def render(report: Report) -> None:
     console = _console()
     console.print(Text(f"Audit of {visible(report.subject)}", style="bold"), soft_wrap=True)
     if report.settings:
-        console.print(_indented(console, " · ".join(joined(report.settings)), style="dim"))
+        console.print(_indented(console, _settings(report.settings), style="dim"))
     for check in report.checks:
         console.print()
         _render_check(console, check)
@@ -56,8 +56,13 @@ def render(report: Report) -> None:
     console.print(last, soft_wrap=True)
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise  # on to the program, which has a code for it; rich would end it with 1, a loss
+
+
 def _console(width: int | None = None) -> Console:
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    return _Console(width=width, highlight=False, markup=False, emoji=False)
 
 
 def _render_check(console: Console, check: Check) -> None:
@@ -78,6 +83,12 @@ def _verdict(verdict: Verdict) -> tuple[str, str]:
     return f"{MARKS[verdict]} {NAMES[verdict]}", STYLES[verdict]
 
 
+def _settings(settings: Mapping[str, str]) -> str:
+    """All in one paragraph, which breaks between them only."""
+    each = [visible(f"{name} {value}").replace(" ", UNBROKEN) for name, value in settings.items()]
+    return f"{UNBROKEN}· ".join(each)
+
+
 def _indented(console: Console, text: str, style: str = "") -> Text:
     """Paragraphs whose every line is indented; no word is cut."""
     lines = [
@@ -88,7 +99,7 @@ def _indented(console: Console, text: str, style: str = "") -> Text:
         )
     ]
     text = "\n".join(" " * INDENT + line for line in lines)
-    return Text(text, style=style, no_wrap=True, overflow="ignore")
+    return Text(text.replace(UNBROKEN, " "), style=style, no_wrap=True, overflow="ignore")
 
 
 def _render_table(console: Console, table: Table) -> None:

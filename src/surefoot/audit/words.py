@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from surefoot.audit.report import Curve, Report, Table, Verdict
 
@@ -57,7 +57,8 @@ def cell(value: str | float) -> str:
 
 
 def is_numeric(table: Table, column: int) -> bool:
-    return all(not isinstance(row[column], str) for row in table.rows)
+    """Whether a column holds numbers, words such as "none" among them or not."""
+    return any(not isinstance(row[column], str) for row in table.rows)
 
 
 def shares(table: Table) -> list[float | None]:
@@ -102,7 +103,3 @@ def visible(text: str) -> str:
 
 def _spelled(letter: str) -> str:
     return letter.encode("unicode_escape").decode()
-
-
-def joined(settings: Mapping[str, str]) -> Sequence[str]:
-    return [f"{visible(name)} {visible(value)}" for name, value in settings.items()]

@@ -1,4 +1,4 @@
-"""What `generate` and `chat` share: an engine from flags, text as it comes, the line at its end."""
+"""What commands share: an engine from flags, text as it comes, the line at its end."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from surefoot.engine import Engine
+    from surefoot.loading import LoadedModel
     from surefoot.results import Chunk, Result
 
 LOADING = ("precision", "threads")
@@ -20,25 +21,34 @@ RUNNING = ("draft", "draft_tokens", "verify", "trace")
 def open_engine(args: argparse.Namespace) -> Iterator[Engine]:
     """The engine that the flags describe. A terminal is told that it loads; that the promise doesn't hold
     on this machine is said in any case."""
-    if sys.stderr.isatty():
-        print(f"loading {args.model}", file=sys.stderr)
+    say_loading(args.model)
     from surefoot.engine import Engine, lookahead
     from surefoot.loading import load_model
     from surefoot.pairing import names_a_model
 
     lookahead(args.draft, getattr(args, "draft_tokens", None))  # before the model, which takes seconds
-    loading = _given(args, LOADING)
+    loading = given(args, LOADING)
     loaded = load_model(args.model, **loading)
+    say_inexact(loaded)
+    of_draft = loading if names_a_model(args.draft) else {}
+    with Engine(loaded, **of_draft, **given(args, RUNNING)) as engine:
+        yield engine
+
+
+def say_loading(name: str) -> None:
+    if sys.stderr.isatty():
+        print(f"loading {name}", file=sys.stderr)
+
+
+def say_inexact(loaded: LoadedModel) -> None:
     if loaded.inexact:
         print(
             f"surefoot: speculation may change the tokens on this machine: {loaded.inexact}", file=sys.stderr
         )
-    of_draft = loading if names_a_model(args.draft) else {}
-    with Engine(loaded, **of_draft, **_given(args, RUNNING)) as engine:
-        yield engine
 
 
-def _given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+def given(args: argparse.Namespace, names: Iterable[str]) -> dict[str, Any]:
+    """Those of the arguments that the command line has."""
     return {name: getattr(args, name) for name in names if hasattr(args, name)}
 
 

@@ -1,0 +1,113 @@
+"""From the flags of `surefoot audit` to a report: each form calls the audit that is meant."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from surefoot.audit.prompts import PROMPTS, encode, read_prompts
+from surefoot.audit.report import Report
+from surefoot.commands.audit_flags import SAMPLED, Form
+from surefoot.commands.audit_progress import within_budget
+from surefoot.commands.options import DEFAULT_MODEL, sampling_params
+from surefoot.commands.session import LOADING, given, say_inexact, say_loading
+from surefoot.types import MAX_SEED, SamplingParams, SurefootError, VerifyMode, whole
+
+if TYPE_CHECKING:
+    from surefoot.drafters.base import Drafter
+    from surefoot.loading import LoadedModel
+
+MAX_TOKENS = 48  # of an answer: short ones, so that many prompts and settings are tried
+MAX_PROCESSES = 256
+HOW = ("alpha", "detect")
+
+
+def audit_own(args: argparse.Namespace) -> Report:
+    from surefoot.audit.own import audit_engine
+    from surefoot.audit.subject import Plan, Subject
+
+    name = getattr(args, "model", DEFAULT_MODEL)
+    draft: str = getattr(args, "draft", "ngram")
+    verify: VerifyMode = getattr(args, "verify", "coupled")
+    lengths = _lengths(args, draft)
+    params, seed, prompts = _params(args), _seed(args), _prompts(args)
+    target = _load(args, name)
+    drafter = _drafter(args, draft, target)
+    subject = Subject(f"{name}, drafts by {draft}", target.model, drafter, verify, target.tokenizer)
+    ids = encode(prompts, target.tokenizer, chat=True)
+    plan = Plan(ids, params, seed=seed, **lengths, **given(args, HOW))
+    with within_budget(args) as budget:
+        return audit_engine(subject, plan, budget)
+
+
+def audit_transformers(args: argparse.Namespace) -> Report:
+    from surefoot.audit import assisted
+
+    _params(args)
+    chosen = given(args, (*SAMPLED["transformers"], *HOW, "draft_tokens", "tie_gap"))
+    plan = assisted.AssistedPlan(_prompts(args), seed=_seed(args), **chosen)
+    say_loading(args.transformers)
+    with within_budget(args) as budget:
+        return assisted.audit_transformers(args.transformers, getattr(args, "assistant", None), plan, budget)
+
+
+def _lengths(args: argparse.Namespace, draft: str) -> dict[str, Any]:
+    """The one draft length that was asked for. Raises SurefootError where nothing would be drafted."""
+    from surefoot.engine import lookahead
+    from surefoot.pairing import NO_DRAFT
+
+    if draft == NO_DRAFT:
+        raise SurefootError(
+            "draft: none guesses nothing, so there is nothing to audit; allowed is ngram or a model"
+        )
+    if not hasattr(args, "draft_tokens"):
+        return {}
+    lookahead(draft, whole("draft_tokens", args.draft_tokens, 1))
+    return {"draft_tokens": (args.draft_tokens,)}
+
+
+def _load(args: argparse.Namespace, name: str) -> LoadedModel:
+    from surefoot.loading import load_model
+
+    say_loading(name)
+    loaded = load_model(name, **given(args, LOADING))
+    say_inexact(loaded)
+    return loaded
+
+
+def _drafter(args: argparse.Namespace, draft: str, target: LoadedModel) -> Callable[[], Drafter]:
+    """Makes drafters, all over one model where a model is named.
+
+    Raises SurefootError when its tokenizer is another one than the target's.
+    """
+    from surefoot.drafters.model import ModelDrafter
+    from surefoot.drafters.ngram import NgramDrafter
+    from surefoot.pairing import NGRAM
+    from surefoot.text import same_tokenizer
+
+    if draft == NGRAM:
+        return NgramDrafter
+    loaded = _load(args, draft)
+    same_tokenizer(target.tokenizer, loaded.tokenizer)
+    return lambda: ModelDrafter(loaded.model, name=draft)
+
+
+def _prompts(args: argparse.Namespace) -> tuple[str, ...]:
+    return read_prompts(Path(args.prompts)) if hasattr(args, "prompts") else PROMPTS
+
+
+def _params(args: argparse.Namespace) -> SamplingParams:
+    args.max_tokens = getattr(args, "max_tokens", MAX_TOKENS)
+    return sampling_params(args)
+
+
+def _seed(args: argparse.Namespace) -> int:
+    return whole("seed", getattr(args, "audit_seed", 0), 0, MAX_SEED)
+
+
+FORMS: Mapping[Form, Callable[[argparse.Namespace], Report]] = {
+    "own": audit_own,
+    "transformers": audit_transformers,
+}
