@@ -1,1 +1,6 @@
 """Checks for people who write samplers and drafters."""
+
+from surefoot.testing.cases import Case
+from surefoot.testing.lossless import assert_lossless
+
+__all__ = ["Case", "assert_lossless"]
