@@ -36,22 +36,26 @@ def same_tokens(subject: Subject, plan: Plan, budget: Budget) -> Check:
         setting = next(each)
         trial = Trial(setting, references.pick(1 + setting.companions))
         found = _try(subject, trial, tally, budget)
-    return _check(plan, tally, len(references), found)
+    return _check(plan, tally, found)
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What was compared. moved: tokens whose reported log-probability differed, though the token didn't."""
+    """What was compared. different: requests, by prompt and seed. moved: tokens that were the same, but
+    whose reported log-probability differed."""
 
     tokens: int = 0
     requests: int = 0
+    different: set[tuple[int, int]] = field(default_factory=set)
     drafted: int = 0
     moved: int = 0
     largest: float = 0.0
     settings: set[Setting] = field(default_factory=set)
 
-    def add(self, plain: Result, speculated: Result, same: int) -> None:
+    def add(self, reference: Reference, speculated: Result, same: int) -> None:
         """same: tokens from the first that don't differ."""
+        plain = reference.result
+        self.different.add((reference.asked.prompt, plain.seed))
         self.tokens += min(same + 1, len(plain.token_ids))
         self.requests += 1
         self.drafted += speculated.stats.draft_tokens
@@ -67,6 +71,7 @@ class _References:
 
     def __init__(self, subject: Subject, plan: Plan, budget: Budget, generator: np.random.Generator) -> None:
         self._subject, self._plan, self._budget, self._generator = subject, plan, budget, generator
+        self._began = budget.used  # by checks before this one
         self._spent = 0.0  # of the budget, as a share
         self._pool: list[Reference] = []
         self._next: deque[Reference] = deque()
@@ -77,11 +82,11 @@ class _References:
 
     def grow(self) -> None:
         """Adds what its share of the budget allows; two at least, since companions should differ."""
-        while not self._complete and (len(self) < 2 or self._spent < _ON_REFERENCES * self._budget.used):
-            before = self._budget.used
+        while not self._complete and (len(self) < 2 or self._spent < _ON_REFERENCES * self._used):
+            before = self._used
             self._pool.append(self._answered())
             self._next.appendleft(self._pool[-1])
-            self._spent += self._budget.used - before
+            self._spent += self._used - before
 
     def pick(self, count: int) -> tuple[Reference, ...]:
         """The next members of a trial: newcomers first, then all in turn, each turn in another order."""
@@ -91,6 +96,11 @@ class _References:
                 self._next.extend(self._pool[i] for i in self._generator.permutation(len(self)))
             picked.append(self._next.popleft())
         return tuple(picked)
+
+    @property
+    def _used(self) -> float:
+        """The share of the budget that this check has used."""
+        return self._budget.used - self._began
 
     @property
     def _complete(self) -> bool:
@@ -125,13 +135,13 @@ def _try(subject: Subject, trial: Trial, tally: _Tally, budget: Budget) -> Expla
     budget.spend(sum(len(result.token_ids) for result in results))
     for number, (reference, result) in enumerate(zip(trial.references, results, strict=True)):
         difference = first_difference(reference.result, result)
-        tally.add(reference.result, result, difference.index if difference else len(result.token_ids))
+        tally.add(reference, result, difference.index if difference else len(result.token_ids))
         if difference:
             return explain(subject, trial, number, difference)
     return None
 
 
-def _check(plan: Plan, tally: _Tally, references: int, found: Explanation | None) -> Check:
+def _check(plan: Plan, tally: _Tally, found: Explanation | None) -> Check:
     bound = math.log(1 / plan.alpha) / tally.tokens if tally.tokens else math.inf
     details = list(found.lines) if found else []
     if tally.moved:
@@ -142,7 +152,7 @@ def _check(plan: Plan, tally: _Tally, references: int, found: Explanation | None
     facts = {
         "tokens": tally.tokens,
         "requests": tally.requests,
-        "references": references,
+        "different_requests": len(tally.different),
         "settings": len(tally.settings),
         "draft_tokens": tally.drafted,
         "moved_logprobs": tally.moved,
@@ -150,17 +160,16 @@ def _check(plan: Plan, tally: _Tally, references: int, found: Explanation | None
         "bound": bound if tally.tokens else None,
         **(found.facts if found else {}),
     }
-    verdict, summary = _answer(plan, tally, references, found, bound)
+    verdict, summary = _answer(plan, tally, found, bound)
     name = f"same tokens at temperature {plan.params.temperature:g}"
     return Check(name, verdict, summary, tally.tokens, tuple(details), facts=facts)
 
 
-def _answer(
-    plan: Plan, tally: _Tally, references: int, found: Explanation | None, bound: float
-) -> tuple[Verdict, str]:
+def _answer(plan: Plan, tally: _Tally, found: Explanation | None, bound: float) -> tuple[Verdict, str]:
     compared = (
-        f"{counted(tally.tokens, 'token')} of {counted(tally.requests, 'request')}, {references:,} of them "
-        f"different, in {counted(len(tally.settings), 'combination')} of draft length, companions and rows"
+        f"{counted(tally.tokens, 'token')} of {counted(tally.requests, 'request')} "
+        f"({len(tally.different):,} different ones) in {counted(len(tally.settings), 'combination')} "
+        "of draft length, companions and rows"
     )
     if found:
         return "loss", f"speculation's output differs from plain decoding's, after {compared}"
