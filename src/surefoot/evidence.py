@@ -84,11 +84,16 @@ class Evidence:
 
     suspicions, places: all there will be, fixed before the first token: half of the stake is divided among
     the suspicions, wherever their tokens stand, the other half among suspicions and places. alpha: the
-    probability of a false alarm, at most, over the whole audit.
+    probability of a false alarm, at most, over the whole audit. tolerance: how far a given p(A) may be from
+    the true one; a stake's expected factor is then at most 1 + |λ| · tolerance, and is divided by that.
     """
 
-    def __init__(self, suspicions: Sequence[str], places: Sequence[str], alpha: float) -> None:
+    def __init__(
+        self, suspicions: Sequence[str], places: Sequence[str], alpha: float, tolerance: float = 0.0
+    ) -> None:
         self.alpha = alpha
+        self._tolerance = tolerance
+        self._toll = np.log1p(np.abs(LAMBDAS) * tolerance)
         self.tokens = 0
         self.curve: list[tuple[int, float]] = [(0, 0.0)]  # tokens so far, log of the e-value
         share = 1 / (2 * len(suspicions))
@@ -108,7 +113,7 @@ class Evidence:
                 raise ValueError(f"the probability {seen.prob} of {seen.suspicion} is outside [0, 1]")
             gain = seen.hit - seen.prob
             for game in (self._games[seen.suspicion, ANYWHERE], self._games[seen.suspicion, seen.place]):
-                game.log_wealth += np.log1p(LAMBDAS * gain)
+                game.log_wealth += np.log1p(LAMBDAS * gain) - self._toll
                 game.tokens += 1
                 game.excess += gain
                 game.variance += seen.prob * (1 - seen.prob)
@@ -145,7 +150,7 @@ class Evidence:
 
     def _sight(self, suspicion: str, place: str) -> Sight:
         game = self._games[suspicion, place]
-        bias = smallest_bias(game.tokens, game.variance, self.limit - math.log(game.stake))
+        bias = self._tolerance + smallest_bias(game.tokens, game.variance, self.limit - math.log(game.stake))
         return Sight(
             suspicion,
             place,
