@@ -16,10 +16,12 @@ from surefoot.audit import prompts as audit_prompts
 from surefoot.audit.assisted import AssistedPlan
 from surefoot.audit.budget import Budget
 from surefoot.audit.report import EXIT_CODES, GRAVITY, Check, Report, Verdict
+from surefoot.audit.servers.audit import Recording
+from surefoot.audit.servers.plan import ServerPlan, Side
 from surefoot.audit.subject import Plan, Subject
 from surefoot.cli import guarded, main, parser
-from surefoot.commands.audit_flags import FIRST, GROUPS, LEADING, SAMPLED, form_of
-from surefoot.commands.audit_forms import FORMS, MAX_TOKENS
+from surefoot.commands.audit_flags import FIRST, GROUPS, LEADING, MAX_TOKENS, SAMPLED, form_of
+from surefoot.commands.audit_forms import FORMS
 from surefoot.commands.options import SAMPLING_FLAGS
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
@@ -69,6 +71,8 @@ def audits(monkeypatch: pytest.MonkeyPatch) -> Audits:
     audits = Audits()
     monkeypatch.setattr("surefoot.audit.own.audit_engine", audits)
     monkeypatch.setattr("surefoot.audit.assisted.audit_transformers", audits)
+    monkeypatch.setattr("surefoot.audit.servers.audit.audit_servers", audits)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     return audits
 
 
@@ -219,6 +223,95 @@ def test_a_setting_reaches_transformers(audits: Audits, arguments: list[str], ch
     assert plan == replace(AssistedPlan(audit_prompts.PROMPTS, max_tokens=MAX_TOKENS), **change)
 
 
+# --- servers
+
+
+def servers(audits: Audits, *arguments: str) -> tuple[Side, Side, ServerPlan, Budget]:
+    assert main(["audit", *arguments]) == 0
+    speculative, baseline, plan, budget = audits.asked
+    return speculative, baseline, plan, budget
+
+
+URL, BASELINE = ["--url", "http://a"], ["--baseline-url", "http://b"]
+PLAN = ServerPlan(audit_prompts.PROMPTS, max_tokens=MAX_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "speculative", "baseline"),
+    [
+        ([*URL, *BASELINE], Side("http://a"), Side("http://b")),
+        ([*URL, *BASELINE, "--record", "f"], Side("http://a", Path("f")), Side("http://b", Path("f"))),
+        ([*URL, "--replay", "f"], Side("http://a"), Side(None, Path("f"))),
+        ([*BASELINE, "--replay", "f"], Side(None, Path("f")), Side("http://b")),
+        ([*URL, "--replay", "f", "--record", "g"], Side("http://a", Path("g")), Side(None, Path("f"))),
+        (["--replay", "f"], Side(None, Path("f")), Side(None, Path("f"))),
+    ],
+)
+def test_the_servers_and_the_recordings_are_those_given(
+    audits: Audits, arguments: list[str], speculative: Side, baseline: Side
+) -> None:
+    assert servers(audits, *arguments)[:3] == (speculative, baseline, PLAN)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "change"),
+    [
+        (["--model", "m"], {"model": "m"}),
+        (["--chat"], {"chat": True}),
+        (["--stream"], {"stream": True}),
+        (["--concurrency", "9"], {"concurrency": 9}),
+        (["--samples", "3"], {"samples": 3}),
+        (["--tie-gap", "0.5"], {"tie_gap": 0.5}),
+        (["--max-tokens", "5"], {"max_tokens": 5}),
+        (["--temperature", "0.25"], {"temperature": 0.25}),
+        (["--top-k", "7"], {"top_k": 7}),
+        (["--alpha", "0.05"], {"alpha": 0.05}),
+        (["--detect", "0.02"], {"detect": 0.02}),
+        (["--seed", "9"], {"seed": 9}),
+        (["--api-key", "secret"], {"api_key": "secret"}),
+    ],
+)
+def test_a_setting_reaches_the_servers(audits: Audits, arguments: list[str], change: dict[str, Any]) -> None:
+    assert servers(audits, *URL, *BASELINE, *arguments)[2] == replace(PLAN, **change)
+
+
+def test_the_key_of_the_environment_is_taken_where_none_is_given(
+    audits: Audits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "from outside")
+    assert servers(audits, *URL, *BASELINE)[2].api_key == "from outside"
+    assert servers(audits, *URL, *BASELINE, "--api-key", "given")[2].api_key == "given"
+
+
+@pytest.mark.parametrize(("server", "role"), [(URL, "speculative"), (BASELINE, "plain")])
+@pytest.mark.parametrize(("answered", "code"), [(7, 0), (5, 3)])
+@pytest.mark.parametrize("flags", [[], ["--json"]])
+def test_one_server_is_recorded(
+    server: list[str],
+    role: str,
+    answered: int,
+    code: int,
+    flags: list[str],
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def recording(*arguments: Any) -> Recording:
+        asked.extend(arguments)
+        return Recording(arguments[0], arguments[1].journal, 7, answered)
+
+    monkeypatch.setattr("surefoot.audit.servers.audit.record_server", recording)
+    assert main(["audit", *server, "--record", "f", *flags]) == code
+    assert asked[:3] == [role, Side(server[1], Path("f")), PLAN]
+    text = capsys.readouterr().out
+    if flags:
+        assert json.loads(text) == {"role": role, "path": "f", "calls": 7, "answered": answered}
+    else:
+        assert f"{answered} of 7 answers of the {role} server are in f" in text
+        assert ("goes on with the rest" in text) == (code == 3)
+
+
 # --- what is printed, written and returned
 
 
@@ -327,6 +420,14 @@ def complaint(capsys: Capture, *arguments: str) -> str:
         (["--html", ""], ["--html", "no file"]),
         (["--n", "2"], ["--n"]),
         (["--logprobs", "2"], ["--logprobs"]),
+        (["--url", "http://a"], ["--url", "--baseline-url", "--replay"]),
+        (["--baseline-url", "http://a"], ["--url", "--baseline-url", "--replay"]),
+        ([*URL, *BASELINE, "--replay", "f"], ["--replay", "--url", "--baseline-url"]),
+        (["--record", "f"], ["--record", "--url", "--baseline-url"]),
+        ([*URL, "--record", "f", "--html", "p.html"], ["--html", "--record", "p.html"]),
+        (["--url", "ftp://a", *BASELINE], ["url", "ftp://a", "http://"]),
+        ([*URL, *BASELINE, "--concurrency", "0"], ["concurrency", "0", "1 or more"]),
+        ([*URL, "--replay", "no/such.jsonl"], ["no/such.jsonl", "no such file"]),
         (["--transformers", "nowhere"], ["unknown model 'nowhere'"]),
         (["--transformers", "nowhere", "--draft-tokens", "65"], ["draft_tokens", "65", "64"]),
     ],

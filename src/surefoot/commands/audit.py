@@ -9,7 +9,9 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
+from surefoot.commands import audit_servers
 from surefoot.commands.audit_flags import add_audit_flags, form_of
+from surefoot.commands.audit_forms import FORMS
 from surefoot.types import SurefootError
 
 
@@ -29,11 +31,12 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     form = form_of(args)
+    if form == "servers" and audit_servers.only_records(args):
+        return audit_servers.record(args)
     with _appearing(Path(args.html)) if args.html is not None else nullcontext() as file:
         from surefoot.audit.as_json import as_json
         from surefoot.audit.html import page
         from surefoot.audit.terminal import render
-        from surefoot.commands.audit_forms import FORMS
 
         report = FORMS[form](args)
         if file is not None:

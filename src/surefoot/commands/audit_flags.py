@@ -16,7 +16,7 @@ from surefoot.commands.options import (
     number,
     whole,
 )
-from surefoot.types import VERIFY_MODES, SurefootError
+from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError
 
 Form = Literal["own", "servers", "transformers", "self-test"]
 OWN: tuple[Form, ...] = ("own",)
@@ -36,6 +36,9 @@ LEADING = {
 """The flags that choose a form. Our own engine has none: it is what is audited without them."""
 
 FIRST: dict[Form, str] = {"servers": "--url", "transformers": "--transformers", "self-test": "--self-test"}
+
+MAX_TOKENS = 48  # of an answer: short ones, so that many prompts and settings are tried
+HOW = ("alpha", "detect")
 
 UNSAMPLED = ("n", "seed", "logprobs")  # of no use here, or chosen by the audit itself
 SAMPLED: dict[Form, tuple[str, ...]] = {
@@ -110,10 +113,18 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
         Flag("--threads", OWN, "N", whole, "as in `surefoot generate`"),
     ),
     "two servers that speak OpenAI's API": (
-        Flag("--url", SERVERS, "URL", str, "the one with speculation"),
+        Flag(
+            "--url", SERVERS, "URL", str, "the one with speculation; drawn from at temperature 1 by default"
+        ),
         Flag("--baseline-url", SERVERS, "URL", str, "the same without"),
-        Flag("--record", SERVERS, "FILE", str, "keep what the plain server answers, for --replay"),
-        Flag("--replay", SERVERS, "FILE", str, "what the plain server answered, instead of --baseline-url"),
+        Flag(
+            "--record",
+            SERVERS,
+            "FILE",
+            str,
+            "keep what is answered: a run that broke off goes on; one server alone is only recorded",
+        ),
+        Flag("--replay", SERVERS, "FILE", str, "what was recorded, in place of the server that isn't named"),
         Flag("--chat", SERVERS, "", None, "ask for chats, not for completions"),
         Flag("--concurrency", SERVERS, "N", whole, "requests under way at once (default 4)"),
         Flag("--samples", SERVERS, "N", whole, "drawn answers per prompt and server (default 8)"),
@@ -166,7 +177,7 @@ def add_audit_flags(parser: argparse.ArgumentParser) -> None:
                 default=argparse.SUPPRESS,
                 help=flag.help,
             )
-    add_sampling_flags(parser, without=UNSAMPLED)
+    add_sampling_flags(parser, without=UNSAMPLED, defaults=SamplingParams(max_tokens=MAX_TOKENS))
 
 
 def form_of(args: argparse.Namespace) -> Form:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from surefoot.audit.prompts import PROMPTS, encode, read_prompts
+from surefoot.audit.prompts import encode
 from surefoot.audit.report import Report
-from surefoot.commands.audit_flags import SAMPLED, Form
+from surefoot.commands import audit_servers
+from surefoot.commands.audit_flags import HOW, SAMPLED, Form
 from surefoot.commands.audit_progress import within_budget
+from surefoot.commands.audit_shared import audit_seed, prompts, short_answers
 from surefoot.commands.options import DEFAULT_MODEL, sampling_params
 from surefoot.commands.session import LOADING, given, say_inexact, say_loading
-from surefoot.types import MAX_SEED, SamplingParams, SurefootError, VerifyMode, whole
+from surefoot.types import SurefootError, VerifyMode, whole
 
 if TYPE_CHECKING:
     from surefoot.drafters.base import Drafter
     from surefoot.loading import LoadedModel
-
-MAX_TOKENS = 48  # of an answer: short ones, so that many prompts and settings are tried
-MAX_PROCESSES = 256
-HOW = ("alpha", "detect")
 
 
 def audit_own(args: argparse.Namespace) -> Report:
@@ -32,11 +29,12 @@ def audit_own(args: argparse.Namespace) -> Report:
     draft: str = getattr(args, "draft", "ngram")
     verify: VerifyMode = getattr(args, "verify", "coupled")
     lengths = _lengths(args, draft)
-    params, seed, prompts = _params(args), _seed(args), _prompts(args)
+    short_answers(args)
+    params, seed, texts = sampling_params(args), audit_seed(args), prompts(args)
     target = _load(args, name)
     drafter = _drafter(args, draft, target)
     subject = Subject(f"{name}, drafts by {draft}", target.model, drafter, verify, target.tokenizer)
-    ids = encode(prompts, target.tokenizer, chat=True)
+    ids = encode(texts, target.tokenizer, chat=True)
     plan = Plan(ids, params, seed=seed, **lengths, **given(args, HOW))
     with within_budget(args) as budget:
         return audit_engine(subject, plan, budget)
@@ -45,9 +43,9 @@ def audit_own(args: argparse.Namespace) -> Report:
 def audit_transformers(args: argparse.Namespace) -> Report:
     from surefoot.audit import assisted
 
-    _params(args)
+    short_answers(args)
     chosen = given(args, (*SAMPLED["transformers"], *HOW, "draft_tokens", "tie_gap"))
-    plan = assisted.AssistedPlan(_prompts(args), seed=_seed(args), **chosen)
+    plan = assisted.AssistedPlan(prompts(args), seed=audit_seed(args), **chosen)
     say_loading(args.transformers)
     with within_budget(args) as budget:
         return assisted.audit_transformers(args.transformers, getattr(args, "assistant", None), plan, budget)
@@ -94,20 +92,8 @@ def _drafter(args: argparse.Namespace, draft: str, target: LoadedModel) -> Calla
     return lambda: ModelDrafter(loaded.model, name=draft)
 
 
-def _prompts(args: argparse.Namespace) -> tuple[str, ...]:
-    return read_prompts(Path(args.prompts)) if hasattr(args, "prompts") else PROMPTS
-
-
-def _params(args: argparse.Namespace) -> SamplingParams:
-    args.max_tokens = getattr(args, "max_tokens", MAX_TOKENS)
-    return sampling_params(args)
-
-
-def _seed(args: argparse.Namespace) -> int:
-    return whole("seed", getattr(args, "audit_seed", 0), 0, MAX_SEED)
-
-
 FORMS: Mapping[Form, Callable[[argparse.Namespace], Report]] = {
     "own": audit_own,
+    "servers": audit_servers.audit,
     "transformers": audit_transformers,
 }

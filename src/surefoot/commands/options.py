@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -84,10 +84,17 @@ SAMPLING_FLAGS = (
 )
 
 
-def add_sampling_flags(parser: argparse.ArgumentParser, *, without: tuple[str, ...] = ()) -> None:
-    """Adds the flags of every field of `SamplingParams` but those named; only given ones reach the result."""
+def add_sampling_flags(
+    parser: argparse.ArgumentParser,
+    *,
+    without: tuple[str, ...] = (),
+    defaults: SamplingParams = SamplingParams(),  # noqa: B008 - it is frozen
+) -> None:
+    """Adds the flags of every field of `SamplingParams` but those named; only given ones reach the result.
+
+    defaults: what the help says they are.
+    """
     group = parser.add_argument_group("how tokens are chosen, and when they end")
-    defaults = {f.name: f.default for f in fields(SamplingParams) if f.default is not MISSING}
     for flag in SAMPLING_FLAGS:
         if flag.field in without:
             continue
@@ -96,7 +103,7 @@ def add_sampling_flags(parser: argparse.ArgumentParser, *, without: tuple[str, .
                 flag.name, dest=flag.field, action="store_true", default=argparse.SUPPRESS, help=flag.help
             )
             continue
-        default = defaults.get(flag.field)
+        default = getattr(defaults, flag.field)
         shown = f" (default {default})" if isinstance(default, int | float) else ""
         group.add_argument(
             flag.name,
