@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.audit.budget import Budget
 from surefoot.audit.difference import Explanation, named, place
@@ -48,15 +49,14 @@ def same_distribution(subject: Subject, plan: Plan, budget: Budget) -> Check:
     can't answer either.
     """
     generator = np.random.default_rng(plan.seed)
-    trial = _Law(subject, plan, budget)
+    law = _Law(subject, plan, budget)
     pairs = _Pairs(plan, generator)
     found: Explanation | None = None
     each = settings(plan, generator)
-    while budget.left and not found and not trial.evidence.found:
-        setting = next(each)
-        trial.settings.add(setting)
-        found = trial.run(setting, pairs.take(setting))
-    return _check(plan, trial, found)
+    while budget.left and not found and not law.evidence.found:
+        asked = pairs.take(setting := next(each))
+        found = law.run(replace(setting, companions=len(asked) - 1), asked)
+    return _check(plan, law, found)
 
 
 class _Pairs:
@@ -95,6 +95,7 @@ class _Law:
 
     def run(self, setting: Setting, asked: Sequence[Asked]) -> Explanation | None:
         """One batch; what can't be, if anything is: an error, a token of probability 0 or behind the end."""
+        self.settings.add(setting)
         recorder = Recorder(self.subject.drafter())
         try:
             results = speculate(self.subject, recorder, setting, asked)
@@ -105,7 +106,8 @@ class _Law:
             rounds = recorder.rounds(number, asked[number].ids)
             found = self._score(asked[number], result, rounds, neighbour)
             if found:
-                return replace(found, lines=(*found.lines, f"request {number + 1}: {setting}"))
+                told = f"request {number + 1} of {len(asked)}: {setting}"
+                return replace(found, lines=(*found.lines, told))
             if self.evidence.found:
                 return None
         return None
@@ -113,7 +115,7 @@ class _Law:
     def _failed(self, setting: Setting, asked: Sequence[Asked], error: Exception) -> Explanation:
         with self.subject.plain() as engine:  # raises what is the user's own mistake
             engine.generate([each.ids for each in asked], [each.params for each in asked])
-        lines = f"speculation failed where plain decoding didn't: {raised(error)}", f"in a batch of {setting}"
+        lines = f"speculation failed where plain decoding didn't: {raised(error)}", str(setting)
         return Explanation(lines, {"differs": "exception", "exception": raised(error)})
 
     def _score(
@@ -141,7 +143,7 @@ class _Law:
         return None
 
     def _impossible(
-        self, asked: Asked, output: Sequence[int], index: int, row: Any, standing: Standing
+        self, asked: Asked, output: Sequence[int], index: int, row: NDArray[np.float32], standing: Standing
     ) -> Explanation:
         token = output[index]
         before = math.exp(top_logprobs(row, token, 0).chosen)
@@ -193,7 +195,7 @@ def _check(plan: Plan, law: _Law, found: Explanation | None) -> Check:
         "requests": law.requests,
         "settings": len(law.settings),
         "log10_e": evidence.log_e / math.log(10),
-        "log10_e_limit": evidence.limit / math.log(10),
+        "log10_e_limit": -math.log10(plan.alpha),
         "draft_tokens": sight.tokens,
         "bias_seen": sight.bias if sight.bias <= 1 else None,
         "share_seen": sight.share if sight.share is not None and sight.share <= 1 else None,
@@ -281,4 +283,4 @@ def _curve(evidence: Evidence) -> Curve:
     step = max(1, math.ceil(len(evidence.curve) / _POINTS))
     kept = sorted({*range(0, len(evidence.curve), step), len(evidence.curve) - 1})
     points = tuple((evidence.curve[i][0], evidence.curve[i][1] / math.log(10)) for i in kept)
-    return Curve("evidence of another distribution", points, evidence.limit / math.log(10))
+    return Curve("evidence of another distribution", points, -math.log10(evidence.alpha))
