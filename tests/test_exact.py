@@ -16,7 +16,6 @@ from surefoot.exact import (
     Chances,
     Drafting,
     RowOf,
-    Rule,
     chain,
     check_rule,
     fractions,
@@ -28,7 +27,7 @@ from surefoot.exact import (
 )
 from surefoot.tree import ROOT, path_to
 from surefoot.types import Draft, SurefootError, Verdict
-from surefoot.verify import Row
+from surefoot.verify import Row, Rule
 
 RULES = {"rejection": verify.rejection, "block": verify.block}
 

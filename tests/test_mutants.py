@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from surefoot import SamplingParams, noise, oracle, plain_decode, speculative_decode, verify
+from surefoot.audit.broken import drafts, rules
+from surefoot.audit.broken.models import Stale
 from surefoot.drafters.model import ModelDrafter
 from surefoot.engine import Engine
 from surefoot.exact import (
     Chances,
     Drafting,
     RowOf,
-    Rule,
     chain,
     fractions,
     given,
@@ -30,8 +31,9 @@ from surefoot.exact import (
 )
 from surefoot.models.toy import ToyModel, probability_table, random_table
 from surefoot.types import Draft
+from surefoot.verify import Rule
 from tests import mutants
-from tests.mutants import decoding_law, recursive, trimmed
+from tests.mutants import decoding_law, trimmed
 
 Caught = Callable[[str, str, str], None]
 
@@ -76,47 +78,52 @@ MUTANTS: dict[str, Enumerated] = {
         F1_TARGET,
         3,
     ),
-    "bonus without the transforms": (mutants.bonus_from(RAW_TARGET), chain(DRAFT, 1), TOP_2_TARGET, 2),
-    "first draft token never verified (D3)": (mutants.first_token_unverified, chain(DRAFT, 2), TARGET, 3),
-    "block: stops at the first failure": (mutants.block_with(early_break=True), chain(DRAFT, 3), TARGET, 4),
+    "bonus without the transforms": (rules.bonus_from(RAW_TARGET), chain(DRAFT, 1), TOP_2_TARGET, 2),
+    "first draft token never verified (D3)": (rules.first_token_unverified, chain(DRAFT, 2), TARGET, 3),
+    "block: stops at the first failure": (rules.block_with(early_break=True), chain(DRAFT, 3), TARGET, 4),
     "block: recovers as by tokens": (
-        mutants.block_with(token_residual=True),
+        rules.block_with(token_residual=True),
         chain(FLAT_DRAFT, 3),
         FLAT_TARGET,
         4,
     ),
-    "tree: original q in the ratio": (recursive(ratio_by_eldest=True), TREE, FLAT_TARGET, 3),
-    "tree: original q in the residual": (recursive(residual_by_eldest=True), TREE, FLAT_TARGET, 3),
-    "tree: no residual": (recursive(residual=False), TREE, FLAT_TARGET, 3),
+    "tree: original q in the ratio": (rules.recursive(ratio_by_eldest=True), TREE, FLAT_TARGET, 3),
+    "tree: original q in the residual": (rules.recursive(residual_by_eldest=True), TREE, FLAT_TARGET, 3),
+    "tree: no residual": (rules.recursive(residual=False), TREE, FLAT_TARGET, 3),
     "tree: drawn siblings sorted by q": (
         verify.rejection,
-        mutants.siblings(TILTED, 2, mutants.likeliest_first),
+        mutants.siblings(TILTED, 2, drafts.likeliest_first),
         TARGET,
         2,
     ),
     "tree: drawn child pruned by its own q": (
         verify.rejection,
-        mutants.siblings(DRAFT, 2, mutants.without_unlikely),
+        mutants.siblings(DRAFT, 2, drafts.without_unlikely),
         TARGET,
         2,
     ),
-    "tree: top-k taken for samples (F6)": (verify.rejection, mutants.top_k_as_samples(DRAFT), TARGET, 2),
+    "tree: top-k taken for samples (F6)": (
+        verify.rejection,
+        mutants.siblings(DRAFT, 2, drafts.likeliest_of_all),
+        TARGET,
+        2,
+    ),
     "length: unlikely token dropped": (
         verify.rejection,
-        trimmed(chain(DRAFT, 3), lambda probs: mutants.up_to_an_unlikely_token(probs, keep=False)),
+        trimmed(chain(DRAFT, 3), drafts.without_unlikely_token),
         TARGET,
         4,
     ),
     "length: unlikely token dropped, block": (
         verify.block,
-        trimmed(chain(DRAFT, 3), lambda probs: mutants.up_to_an_unlikely_token(probs, keep=False)),
+        trimmed(chain(DRAFT, 3), drafts.without_unlikely_token),
         TARGET,
         4,
     ),
-    "length: best prefix": (verify.rejection, trimmed(chain(DRAFT, 3), mutants.best_prefix), TARGET, 4),
+    "length: best prefix": (verify.rejection, trimmed(chain(DRAFT, 3), drafts.best_prefix), TARGET, 4),
     "length: best rate over all lengths": (
         verify.rejection,
-        trimmed(chain(DRAFT, 3), mutants.best_rate),
+        trimmed(chain(DRAFT, 3), drafts.best_rate),
         TARGET,
         4,
     ),
@@ -137,9 +144,9 @@ def test_enumeration_catches(name: str, caught: Caught) -> None:
 SAME_AS_MUTATED: dict[str, Enumerated] = {
     "recorded as drawn": (verify.block, mutants.recorded_as(chain(DRAFT, 2), DRAFT), TARGET, 3),
     "argmax as a point mass": (verify.rejection, given((0, 0)), F1_TARGET, 3),
-    "bonus with the transforms": (mutants.bonus_from(TOP_2_TARGET), chain(DRAFT, 1), TOP_2_TARGET, 2),
-    "block written again": (mutants.block_with(), chain(DRAFT, 3), TARGET, 4),
-    "recursive rejection written again": (recursive(), TREE, FLAT_TARGET, 3),
+    "bonus with the transforms": (rules.bonus_from(TOP_2_TARGET), chain(DRAFT, 1), TOP_2_TARGET, 2),
+    "block written again": (rules.block_with(), chain(DRAFT, 3), TARGET, 4),
+    "recursive rejection written again": (rules.recursive(), TREE, FLAT_TARGET, 3),
     "siblings in draw order": (
         verify.rejection,
         mutants.siblings(TILTED, 2, lambda tokens, row: tokens),
@@ -149,13 +156,13 @@ SAME_AS_MUTATED: dict[str, Enumerated] = {
     "top-k as point masses": (verify.rejection, given((1, 2), (-1, -1)), TARGET, 2),
     "unlikely token kept": (
         verify.rejection,
-        trimmed(chain(DRAFT, 3), lambda probs: mutants.up_to_an_unlikely_token(probs, keep=True)),
+        trimmed(chain(DRAFT, 3), lambda probs: drafts.up_to_an_unlikely_token(probs, keep=True)),
         TARGET,
         4,
     ),
     "unlikely token kept, block": (
         verify.block,
-        trimmed(chain(DRAFT, 3), lambda probs: mutants.up_to_an_unlikely_token(probs, keep=True)),
+        trimmed(chain(DRAFT, 3), lambda probs: drafts.up_to_an_unlikely_token(probs, keep=True)),
         TARGET,
         4,
     ),
@@ -170,7 +177,7 @@ def test_enumeration_passes_the_same_without_the_fault(name: str) -> None:
 def test_dropping_is_lossless_from_a_draft_that_knows_it() -> None:
     """Drawn from what would be kept, or with the remaining mass not drawn at all: nothing is dropped."""
     row = DRAFT(())
-    kept = row * (row >= mutants.UNLIKELY)
+    kept = row * (row >= drafts.UNLIKELY)
     mass = kept.sum()
 
     def drafting(chances: Chances) -> Draft:
@@ -195,6 +202,10 @@ def test_the_published_example_of_a_global_argmax_is_reproduced(caught: Caught) 
     caught("length: token seen before it is submitted", "enumeration", "(.85, .15) for (.7, .3)")
 
 
+AT_EQUALITY = rules.by_tokens(accepts=rules.accepts_at_equality)
+UNGUARDED = rules.by_tokens(recovers=rules.recovers_without_a_guard)
+
+
 def forced(rule: Rule, target: list[float], draft: list[float], token: int, uniform: float) -> list[float]:
     """The row that the next token is drawn from when the uniform is as given; of an accepted token none."""
     drawn: list[list[float]] = []
@@ -211,7 +222,7 @@ def forced(rule: Rule, target: list[float], draft: list[float], token: int, unif
 
 def test_acceptance_of_an_impossible_token_is_caught(caught: Caught) -> None:
     target, draft = [0.0, 1.0], [0.5, 0.5]
-    assert forced(mutants.accepting_at_equality, target, draft, token=0, uniform=0.0) == []
+    assert forced(AT_EQUALITY, target, draft, token=0, uniform=0.0) == []
     assert forced(verify.rejection, target, draft, token=0, uniform=0.0) == [0, 1]
     assert forced(verify.block, target, draft, token=0, uniform=0.0) == [0, 1]
     caught("u ≤ p/q at u = 0", "forced uniform", "accepts a token of probability 0")
@@ -219,7 +230,7 @@ def test_acceptance_of_an_impossible_token_is_caught(caught: Caught) -> None:
 
 def test_a_residual_without_mass_is_caught(caught: Caught) -> None:
     row = [0.25, 0.75]
-    assert np.isnan(forced(mutants.residual_without_a_guard, row, row, token=0, uniform=1.0)).all()
+    assert np.isnan(forced(UNGUARDED, row, row, token=0, uniform=1.0)).all()
     assert forced(verify.rejection, row, row, token=0, uniform=1.0) == row
     assert forced(verify.block, row, row, token=0, uniform=1.0) == row
     caught("residual without mass (p = q)", "forced uniform", "NaN")
@@ -291,7 +302,7 @@ def test_stale_keys_after_a_rollback_are_caught(caught: Caught) -> None:
     plain = tuple(plain_decode(table, [1, 2, 3], params))
     texts = [
         Engine(model, ModelDrafter(ToyModel(guess, vocab_size)), draft_tokens=4).generate([[1, 2, 3]], params)
-        for model in (ToyModel(table, vocab_size), mutants.StaleModel(table, vocab_size))
+        for model in (ToyModel(table, vocab_size), Stale(ToyModel(table, vocab_size)))
     ]
     right, wrong = (text[0].token_ids for text in texts)
     assert right == plain

@@ -13,14 +13,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from surefoot import verify
 from surefoot.tree import ROOT, parents_of, path_to
 from surefoot.types import Draft, SurefootError, Verdict
-from surefoot.verify import DrawFrom, Row, TargetProbs, Uniform, exclude
+from surefoot.verify import Row, Rule, exclude
 
 T = TypeVar("T")
 Law = dict[tuple[int, ...], Fraction]
@@ -28,14 +28,6 @@ Law = dict[tuple[int, ...], Fraction]
 
 RowOf = Callable[[tuple[int, ...]], Row]
 """The tokens of this round so far → the next one's probabilities, [vocabulary] Fractions."""
-
-
-class Rule(Protocol):
-    """`verify.rejection`, `verify.block`, or a mutant of theirs."""
-
-    def __call__(
-        self, draft: Draft, target_probs: TargetProbs, uniform: Uniform, draw: DrawFrom
-    ) -> Verdict: ...
 
 
 def fractions(*values: Fraction | int | str) -> Row:

@@ -158,6 +158,9 @@ class Loop:
     def _judge(self, request: Request, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
         return judge(request, draft, logits, self._mode)
 
+    def _extend(self, request: Request, tokens: Sequence[int]) -> tuple[int, ...]:
+        return request.extend(tokens)
+
     def _settle(self, slot: Slot[Request], draft: Draft, logits: NDArray[np.float32]) -> Outcome:
         """Verifies and commits. An error of the request's own ends this request alone."""
         request = slot.job
@@ -171,7 +174,7 @@ class Loop:
             self.release(request)
             return Outcome(slot, draft, error=error)
         tokens = [*(draft.tokens[node] for node in verdict.path), verdict.next_token]
-        emitted = request.extend(tokens)
+        emitted = self._extend(request, tokens)
         logprobs = logprobs_of(request, emitted, verdict, logits)
         request.logprobs += logprobs
         if request.finished:

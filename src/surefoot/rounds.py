@@ -18,6 +18,7 @@ from surefoot.request import Request
 from surefoot.sampling import Candidates, TopLogprobs
 from surefoot.tree import ROOT, path_to
 from surefoot.types import Draft, Verdict, VerifyMode
+from surefoot.verify import Rule
 
 
 def draw_for(request: Request, mode: VerifyMode, vocab_size: int) -> Draw:
@@ -49,16 +50,25 @@ def judge(request: Request, draft: Draft, logits: NDArray[np.float32], mode: Ver
     is `rejection` for tokens that were not drawn, and for trees. Raises SurefootError when no token may
     follow.
     """
-    position = len(request.tokens)
-
-    def candidates(node: int) -> Candidates:
-        history = request.history.then(_down_to(draft, node))
-        return sampling.target_probs(logits[node + 1], request.params, history)
-
     if _plain(request, mode):
+        position = len(request.tokens)
         return verify.coupled(
-            draft, lambda node: _choice(request, position + len(_down_to(draft, node)), candidates(node))
+            draft,
+            lambda node: _choice(
+                request,
+                position + len(_down_to(draft, node)),
+                _candidates(request, draft, logits, node),
+            ),
         )
+    by_block = mode == "block" and draft.probs is not None and draft.parents is None
+    return judge_by(verify.block if by_block else verify.rejection, request, draft, logits)
+
+
+def judge_by(rule: Rule, request: Request, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
+    """Verifies a draft by a rule that needs fresh noise. Arguments and errors as `judge`."""
+
+    def target_probs(node: int) -> NDArray[np.float64]:
+        return _candidates(request, draft, logits, node).dense(logits.shape[1])
 
     def uniform(node: int) -> float:
         return noise.uniform(_key(request, node, Stream.ACCEPT))
@@ -67,9 +77,7 @@ def judge(request: Request, draft: Draft, logits: NDArray[np.float32], mode: Ver
         ids = np.flatnonzero(weights)
         return noise.race(_key(request, node, Stream.RESIDUAL), ids, weights[ids])
 
-    by_block = mode == "block" and draft.probs is not None and draft.parents is None
-    rule = verify.block if by_block else verify.rejection
-    return rule(draft, lambda node: candidates(node).dense(logits.shape[1]), uniform, draw)
+    return rule(draft, target_probs, uniform, draw)
 
 
 def logprobs_of(
@@ -86,6 +94,12 @@ def logprobs_of(
 
 def _plain(request: Request, mode: VerifyMode) -> bool:
     return mode == "coupled" or request.params.temperature == 0
+
+
+def _candidates(request: Request, draft: Draft, logits: NDArray[np.float32], node: int) -> Candidates:
+    """What may follow a node, as the target has it."""
+    history = request.history.then(_down_to(draft, node))
+    return sampling.target_probs(logits[node + 1], request.params, history)
 
 
 def _choice(request: Request, position: int, candidates: Candidates) -> int:

@@ -13,7 +13,7 @@ before it was drawn. `coupled` needs none of this.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,14 @@ Uniform = Callable[[int], Any]
 
 DrawFrom = Callable[[Row, int], int]
 """(probabilities, the node they follow) → a token drawn from them with fresh noise."""
+
+
+class Rule(Protocol):
+    """`rejection` or `block`, or somebody else's."""
+
+    def __call__(
+        self, draft: Draft, target_probs: TargetProbs, uniform: Uniform, draw: DrawFrom
+    ) -> Verdict: ...
 
 
 def coupled(draft: Draft, choose: Callable[[int], int]) -> Verdict:
