@@ -1,12 +1,10 @@
-"""`surefoot audit`: which audit is run, with what; what is printed and written; every mistake in one line."""
+"""`surefoot audit`: which audit is run, and with what."""
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +13,20 @@ import pytest
 from surefoot.audit import prompts as audit_prompts
 from surefoot.audit.assisted import AssistedPlan
 from surefoot.audit.budget import Budget
-from surefoot.audit.report import EXIT_CODES, GRAVITY, Check, Report, Verdict
+from surefoot.audit.report import EXIT_CODES
 from surefoot.audit.servers.audit import Recording
 from surefoot.audit.servers.plan import ServerPlan, Side
 from surefoot.audit.subject import Plan, Subject
-from surefoot.cli import guarded, main, parser
-from surefoot.commands.audit_flags import FIRST, GROUPS, LEADING, MAX_TOKENS, SAMPLED, form_of
-from surefoot.commands.audit_forms import FORMS
-from surefoot.commands.options import SAMPLING_FLAGS
+from surefoot.cli import main, parser
+from surefoot.commands.audit_flags import MAX_TOKENS, SAMPLED
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
-from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError, VerifyMode
+from surefoot.types import VERIFY_MODES, SamplingParams, VerifyMode
+from tests.audits import Audits, stand_in
+from tests.scripted_server import CHOSEN, Place, Script, honest, serving
 from tests.test_cli_flags import SAMPLES
-from tests.test_cli_mistakes import swap
 from tests.threads import one_thread
-from tests.tiny import tiny_checkpoint_folder, tiny_gguf
+from tests.tiny import tiny_gguf
 
 Capture = pytest.CaptureFixture[str]
 
@@ -50,30 +47,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SUREFOOT_HOME", str(tmp_path / "home"))
 
 
-def report(verdict: Verdict = "pass") -> Report:
-    return Report("a pair", {}, (Check("a question", verdict, "An answer <b>.", 12),), 1.5)
-
-
-@dataclass
-class Audits:
-    """Stands where the audits stand, and remembers what they were asked."""
-
-    report: Report = field(default_factory=report)
-    asked: tuple[Any, ...] = ()
-
-    def __call__(self, *asked: Any) -> Report:
-        self.asked = asked
-        return self.report
-
-
 @pytest.fixture
 def audits(monkeypatch: pytest.MonkeyPatch) -> Audits:
-    audits = Audits()
-    monkeypatch.setattr("surefoot.audit.own.audit_engine", audits)
-    monkeypatch.setattr("surefoot.audit.assisted.audit_transformers", audits)
-    monkeypatch.setattr("surefoot.audit.servers.audit.audit_servers", audits)
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    return audits
+    return stand_in(monkeypatch)
 
 
 @dataclass(frozen=True)
@@ -312,188 +288,21 @@ def test_one_server_is_recorded(
         assert ("goes on with the rest" in text) == (code == 3)
 
 
-# --- what is printed, written and returned
+@pytest.mark.parametrize("loss", [False, True])
+def test_real_servers_are_audited(loss: bool, tmp_path: Path, capsys: Capture) -> None:
+    def wrong_in_the_middle(place: Place) -> int:
+        return int(place.logits[:CHOSEN].argmin()) if len(place.output) == 3 else honest(place)
 
-
-@pytest.mark.parametrize("verdict", GRAVITY)
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_the_exit_code_is_the_verdicts(
-    audits: Audits, model: str, capsys: Capture, verdict: Verdict, flags: list[str]
-) -> None:
-    audits.report = report(verdict)
-    assert main(["audit", "--model", model, *flags]) == EXIT_CODES[verdict]
-    captured = capsys.readouterr()
-    assert captured.err == ""
-    if flags:
-        assert json.loads(captured.out)["verdict"] == verdict
-        assert captured.out.count("\n") == 1
-    else:
-        assert f"exit code {EXIT_CODES[verdict]}" in captured.out.splitlines()[-1]
-
-
-def test_a_program_returns_its_code_or_0() -> None:
-    assert guarded(lambda: 3) == 3
-    assert guarded(lambda: None) == 0
-
-
-@pytest.mark.parametrize("flags", [[], ["--json"]])
-def test_the_page_is_written_whole_and_alone(
-    audits: Audits, model: str, tmp_path: Path, capsys: Capture, flags: list[str]
-) -> None:
-    page = tmp_path / "out" / "page.html"
-    page.parent.mkdir()
-    page.write_text("an older page")
-    own(audits, model, "--html", str(page), *flags)
-    assert page.read_text().startswith("<!DOCTYPE html>")
-    assert "An answer &lt;b&gt;." in page.read_text()
-    assert os.listdir(page.parent) == ["page.html"]
-    assert capsys.readouterr().out
-
-
-def test_an_audit_that_breaks_off_leaves_the_older_page(
-    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def broken(*asked: object) -> Report:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("surefoot.audit.own.audit_engine", broken)
-    page = tmp_path / "out" / "page.html"
-    page.parent.mkdir()
-    page.write_text("an older page")
-    assert main(["audit", "--model", model, "--html", str(page)]) == 130
-    assert page.read_text() == "an older page"
-    assert os.listdir(page.parent) == ["page.html"]
-
-
-def test_a_page_behind_a_link_is_written_there(audits: Audits, model: str, tmp_path: Path) -> None:
-    (tmp_path / "link.html").symlink_to(tmp_path / "page.html")
-    own(audits, model, "--html", str(tmp_path / "link.html"))
-    assert (tmp_path / "link.html").is_symlink()
-    assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
-
-
-def test_a_reader_that_left_is_no_loss(audits: Audits, model: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, writing = os.pipe()
-    os.close(reading)
-    with os.fdopen(writing, "w") as closed:
-        monkeypatch.setattr(sys, "stdout", closed)
-        assert main(["audit", "--model", model]) == 141
-
-
-# --- mistakes
-
-
-def complaint(capsys: Capture, *arguments: str) -> str:
-    """The line that a command line is refused with."""
-    assert main(["audit", *arguments]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert captured.err.startswith("surefoot: ")
-    assert captured.err.count("\n") == 1
-    return captured.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--budget", "soon"], ["--budget", "'soon'", "60s"]),
-        (["--budget", "0"], ["--budget", "'0'", "above 0"]),
-        (["--budget", "-5s"], ["--budget"]),
-        (["--budget", "60 s"], ["--budget", "'60 s'"]),
-        (["--budget", "infs"], ["--budget", "'infs'"]),
-        (["--alpha", "0"], ["--alpha", "'0'", "(0, 1)"]),
-        (["--alpha", "nan"], ["--alpha", "'nan'", "(0, 1)"]),
-        (["--detect", "1"], ["--detect", "'1'", "(0, 1)"]),
-        (["--detect", "much"], ["--detect", "'much'"]),
-        (["--seed", "-1"], ["seed", "-1", "18446744073709551615"]),
-        (["--draft", "none"], ["draft", "none", "ngram"]),
-        (["--draft-tokens", "0"], ["draft_tokens", "0", "1 or more"]),
-        (["--draft-tokens", "512"], ["draft_tokens", "512", "511"]),
-        (["--verify", "faith"], ["--verify", "'faith'", "coupled"]),
-        (["--temperature", "-1"], ["temperature", "-1", "[0, 100]"]),
-        (["--max-tokens", "0"], ["max_tokens", "0", "1 or more"]),
-        (["--model", "nowhere"], ["unknown model 'nowhere'"]),
-        (["--prompts", "no/such.txt"], ["prompts", "no/such.txt", "No such file"]),
-        (["--html", "no/such/page.html"], ["--html", "no/such/page.html", "No such file"]),
-        (["--html", "."], ["--html", "no file"]),
-        (["--html", "/dev/null"], ["--html", "/dev/null", "no file"]),
-        (["--html", ""], ["--html", "no file"]),
-        (["--n", "2"], ["--n"]),
-        (["--logprobs", "2"], ["--logprobs"]),
-        (["--url", "http://a"], ["--url", "--baseline-url", "--replay"]),
-        (["--baseline-url", "http://a"], ["--url", "--baseline-url", "--replay"]),
-        ([*URL, *BASELINE, "--replay", "f"], ["--replay", "--url", "--baseline-url"]),
-        (["--record", "f"], ["--record", "--url", "--baseline-url"]),
-        ([*URL, "--record", "f", "--html", "p.html"], ["--html", "--record", "p.html"]),
-        (["--url", "ftp://a", *BASELINE], ["url", "ftp://a", "http://"]),
-        ([*URL, *BASELINE, "--concurrency", "0"], ["concurrency", "0", "1 or more"]),
-        ([*URL, "--replay", "no/such.jsonl"], ["no/such.jsonl", "no such file"]),
-        (["--transformers", "nowhere"], ["unknown model 'nowhere'"]),
-        (["--transformers", "nowhere", "--draft-tokens", "65"], ["draft_tokens", "65", "64"]),
-    ],
-)
-def test_a_command_line_that_makes_no_sense(
-    arguments: list[str], words: list[str], capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    line = complaint(capsys, *arguments)
-    for word in words:
-        assert word in line
-    assert os.listdir(tmp_path) in ([], ["home"])
-
-
-def test_another_tokenizer_is_refused_before_the_audit(
-    audits: Audits, tmp_path: Path, capsys: Capture
-) -> None:
-    folder = tiny_checkpoint_folder("llama", tmp_path)
-    other = tiny_checkpoint_folder("qwen2", tmp_path)
-    swap(other / "tokenizer.json", '"A":', '"B":')
-    capsys.readouterr()  # transformers tells what it saves
-    line = complaint(capsys, "--model", str(folder), "--draft", str(other))
-    assert "tokenizers" in line
-    assert audits.asked == ()
-
-
-def test_a_page_that_cannot_be_written_is_refused_before_the_audit(audits: Audits, capsys: Capture) -> None:
-    complaint(capsys, "--html", "no/such/page.html")
-    assert audits.asked == ()
-
-
-VALUES = {"--verify": "block", "--precision": "fp32", "--budget": "9", "--alpha": "0.5", "--detect": "0.5"}
-FLAGS = {flag.name: flag for flags in GROUPS.values() for flag in flags}
-
-
-def written(name: str) -> list[str]:
-    return [name] if FLAGS[name].parse is None else [name, VALUES.get(name, "1")]
-
-
-@pytest.mark.parametrize("name", FLAGS)
-@pytest.mark.parametrize("lead", [None, *LEADING])
-def test_a_flag_is_taken_by_its_forms_and_named_by_the_others(name: str, lead: str | None) -> None:
-    form = LEADING[name][0] if lead is None and name in LEADING else LEADING[lead][0] if lead else "own"
-    line = ["audit", *(written(lead) if lead and lead != name else []), *written(name)]
-    args = parser().parse_args(line)
-    if form in FLAGS[name].forms:
-        assert form_of(args) == form
-        return
-    with pytest.raises(SurefootError) as refused:
-        form_of(args)
-    assert name in str(refused.value)
-    assert lead is None or lead in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    "flag", [flag for flag in SAMPLING_FLAGS if flag.field in SAMPLED["own"]], ids=lambda flag: flag.name
-)
-@pytest.mark.parametrize("form", FIRST)
-def test_a_sampling_flag_that_a_form_lacks_is_refused_by_name(flag: Any, form: Any) -> None:
-    args = parser().parse_args(["audit", *written(FIRST[form]), *SAMPLES[flag.field][0]])
-    if flag.field in SAMPLED[form]:
-        assert form_of(args) == form
-        return
-    with pytest.raises(SurefootError, match=flag.name):
-        form_of(args)
-
-
-def test_every_form_has_an_audit() -> None:
-    assert set(FORMS) == set(SAMPLED)
+    texts = tmp_path / "prompts.txt"
+    texts.write_text("bo da\nfa ka la\n")
+    short = ["--prompts", str(texts), "--max-tokens", "8", "--samples", "2", "--json"]
+    with serving(Script()) as plain, serving(Script(choose=wrong_in_the_middle if loss else honest)) as other:
+        url, baseline = ["--url", other.url], ["--baseline-url", plain.url]
+        recorded = ["--record", str(tmp_path / "answers.jsonl")]
+        assert main(["audit", *url, *recorded, *short]) == 0
+        assert json.loads(capsys.readouterr().out)["role"] == "speculative"
+        codes = [main(["audit", *url, *baseline, *short])]
+        codes.append(main(["audit", "--replay", recorded[1], *baseline, *short]))
+    verdicts = [json.loads(line)["verdict"] for line in capsys.readouterr().out.splitlines()]
+    assert codes == [EXIT_CODES[verdict] for verdict in verdicts]
+    assert all((verdict == "loss") == loss for verdict in verdicts)

@@ -66,7 +66,7 @@ def test_everything_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, FULL)
     for part in (
         "a pair", "temperature 0.8", "a question", "An answer.", "first line", "second line", "other",
-        "draft position 1", "123,456,789", "0.01235", "∞", BEYOND, "after 250 tokens", "2,400 tokens",
+        "draft position 1", "123,456,789", "0.01235", "∞", BEYOND, "17.8, after 250 tokens", "2,400 tokens",
         "61.2 s",
     ):  # fmt: skip
         assert part in text
@@ -179,8 +179,8 @@ def test_everything_is_on_the_page() -> None:
     text = " ".join(read(FULL).text)
     for part in (
         "LOSS", "exit code 1", "a pair", "temperature", "0.8", "a question", "An answer.", "first line",
-        "second line", "draft position 1", "123,456,789", "∞", "after 250 tokens", "after 400 tokens: 3.16",
-        "100: a loss is shown", "2,400 tokens",
+        "second line", "draft position 1", "123,456,789", "∞", "17.8, after 250 tokens",
+        "after 400 tokens: 3.16", "100: a loss is shown", "2,400 tokens",
     ):  # fmt: skip
         assert part in text
 

@@ -83,7 +83,7 @@ def reached(curve: Curve) -> str:
     """How far the evidence came, in a sentence."""
     tokens, highest = max(curve.points, key=lambda point: point[1], default=(0, 0.0))
     return (
-        f"the evidence was strongest after {counted(tokens, 'token')}, with {power_of_ten(highest)}; "
+        f"an e-value of at most {power_of_ten(highest)}, after {counted(tokens, 'token')}; "
         f"{power_of_ten(curve.limit)} shows a loss"
     )
 
