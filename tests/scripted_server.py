@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
@@ -51,14 +52,25 @@ def spell(ids: Sequence[int]) -> str:
 
 def toy_logits(ids: Sequence[int], model: int = 0, sharpness: float = 1.5) -> Logits:
     """Depends on the last two tokens. The second half of é follows the first, and nothing else does."""
+    return _toy_logits(tuple(ids[-2:]), model, sharpness)
+
+
+@cache
+def _toy_logits(ids: tuple[int, ...], model: int, sharpness: float) -> Logits:
     logits = np.full(len(VOCABULARY), -30.0)
     if ids and ids[-1] == FIRST_HALF:
         logits[FIRST_HALF + 1] = 10.0
-        return logits
-    key = hashlib.sha256(repr((model, list(ids[-2:]))).encode()).digest()
-    logits[:CHOSEN] = sharpness * np.random.default_rng(int.from_bytes(key[:8], "big")).normal(size=CHOSEN)
-    logits[END] -= 2.0
+    else:
+        logits[:CHOSEN] = sharpness * keyed(model, ids).normal(size=CHOSEN)
+        logits[END] -= 2.0
+    logits.flags.writeable = False
     return logits
+
+
+def keyed(*key: object) -> np.random.Generator:
+    """Random numbers that depend on the key alone."""
+    digest = hashlib.sha256(repr(key).encode()).digest()
+    return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
 def probabilities(logits: Logits) -> Logits:
@@ -160,8 +172,7 @@ def complete(script: Script, body: Json, times: int, *, chat: bool) -> Json:
         raise RefusedError("echo is not supported")
     before, after = script.template if chat else ("", "")
     prompt = tokenize(before + said + after) if isinstance(said, str) else list(said)
-    key = hashlib.sha256(repr((script.seed, times, json.dumps(body, sort_keys=True))).encode()).digest()
-    rng = np.random.default_rng(int.from_bytes(key[:8], "big"))
+    rng = keyed(script.seed, times, json.dumps(body, sort_keys=True))
     output, finish = generate(script, prompt, body, rng)
     choice: Json = {"index": 0, "finish_reason": finish}
     text = spell(output)
@@ -266,9 +277,11 @@ def chunks(payload: Json, size: int, *, chat: bool) -> Iterator[Json]:
             sent["logprobs"] = {name: values[start : start + size] for name, values in said.items()}
         if "token_ids" in choice:
             sent["token_ids"] = choice["token_ids"][start : start + size]
+            sent["prompt_token_ids"] = None if start else choice["prompt_token_ids"]
         yield {"choices": [sent]}
-    last = {"index": 0, "finish_reason": choice["finish_reason"]}
-    yield {"choices": [last | ({"delta": {}} if chat else {"text": ""})]}
+    last: Json = {"index": 0, "finish_reason": choice["finish_reason"]}
+    ended: Json = {"delta": {}} if chat else {"text": ""}
+    yield {"choices": [last | ended]}
     yield {"choices": [], "usage": payload.get("usage")}
 
 

@@ -24,9 +24,9 @@ class Difference:
     """The first difference of two answers to one prompt.
 
     at: bytes of the common text. plain, other: what follows it, shortened; empty at an answer's end. gap:
-    nats from the likeliest token down to the other side's one, in the plain server's list; None where that
-    isn't known. listed: whether the token is in the list; where not, the gap is at least so large. place:
-    the plain server's list there. ended: which answer is a beginning of the other, if one is.
+    nats between the two tokens in the plain server's list; None where that isn't known. listed: whether the
+    other token is in the list; where not, the gap is at least so large. place: the plain server's list there.
+    candidate: the other token in it. ended: which answer is a beginning of the other, if one is.
     """
 
     prompt: int
@@ -59,8 +59,13 @@ def common_length(one: bytes, other: bytes) -> int:
     return next((at for at in range(ends) if one[at] != other[at]), ends)
 
 
-def find_difference(prompt: int, plain: Answer, other: Answer, tie: float) -> Difference | None:
-    """None for equal texts. tie: nats; a nearby place with a smaller gap is taken for where they parted."""
+def find_difference(
+    prompt: int, plain: Answer, other: Answer, *, tie: float, shown: int
+) -> Difference | None:
+    """None for equal texts.
+
+    tie: nats; a nearby place with a smaller gap is taken for where they parted. shown: as for `find_gap`.
+    """
     ours, theirs = text_bytes(plain), text_bytes(other)
     at = common_length(ours, theirs)
     if ours == theirs or (at == min(len(ours), len(theirs)) and _cut_mid_character(plain, other, at)):
@@ -70,9 +75,9 @@ def find_difference(prompt: int, plain: Answer, other: Answer, tie: float) -> Di
         ended = "plain"
     elif at == len(theirs):
         ended = "other"
-    shown = _snippet(ours, at), _snippet(theirs, at)
+    snippets = _snippet(ours, at), _snippet(theirs, at)
     offsets = None if plain.places is None else find_offsets(plain.places, ours)
-    nothing = Difference(prompt, at, *shown, None, False, ended=ended)
+    nothing = Difference(prompt, at, *snippets, None, False, ended=ended)
     shorter, longer = (plain, other) if ended == "plain" else (other, plain)
     if ended is not None and shorter.finish == "length":  # no token ended it, so no list can tell
         early = None not in (shorter.tokens, longer.tokens) and (shorter.tokens or 0) < (longer.tokens or 0)
@@ -85,7 +90,8 @@ def find_difference(prompt: int, plain: Answer, other: Answer, tie: float) -> Di
     best = nothing
     for number in _places_before(offsets, at):
         place = plain.places[number]
-        gap, candidate = _gap(place, (lost if number == 0 else b"") + theirs[offsets[number] :])
+        rest = (lost if number == 0 else b"") + theirs[offsets[number] :]
+        gap, candidate = find_gap(place, rest, shown)
         if best.place is None or (candidate is not None and gap <= tie):
             listed = candidate is not None
             best = replace(nothing, gap=gap, listed=listed, place=place, candidate=candidate)
@@ -146,18 +152,18 @@ def _places_before(offsets: Sequence[int], at: int) -> Iterable[int]:
     return range(last, max(last - _LOOK_BACK - 1, -1), -1)
 
 
-def _gap(place: Place, rest: bytes) -> tuple[float, Choice | None]:
-    """Nats down to the likeliest listed token that the other text may go on with; else to the list's end.
+def find_gap(place: Place, rest: bytes, shown: int) -> tuple[float, Choice | None]:
+    """Nats between the plain server's token and the likeliest listed one that the other text may go on with.
 
-    rest: of the other text; empty where it ends, so that an end of sequence is looked for.
+    Where none is listed, the distance from the likeliest to the list's end, behind which it must be. rest: of
+    the other text; empty where it ends, so that an end of sequence is looked for. shown: how many tokens the
+    list surely holds in their order; behind those there may be the plain server's token, alone.
     """
-    if not place.top:
-        return 0.0, None
-    likeliest = place.top[0].logprob
     for choice in place.top:
         if not choice.same(place.token) and begins(rest, choice):
-            return likeliest - choice.logprob, choice
-    return likeliest - place.top[-1].logprob, None
+            return abs(place.token.logprob - choice.logprob), choice
+    likely = place.top[:shown]
+    return (likely[0].logprob - likely[-1].logprob if likely else 0.0), None
 
 
 def begins(text: bytes, choice: Choice) -> bool:

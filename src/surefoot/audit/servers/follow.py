@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from surefoot.audit.servers.answers import Answer, Choice, Place, parse
-from surefoot.audit.servers.difference import Difference, begins, text_bytes
+from surefoot.audit.servers.answers import Answer, Place, parse
+from surefoot.audit.servers.difference import Difference, begins, find_gap, text_bytes
 
 _STEPS = 8  # tokens from the last space before the difference
 _WORD = 4  # tokens of a sampled continuation
@@ -22,12 +22,12 @@ Continue = Callable[[str, int, int], Sequence[dict[str, Any] | None]]
 
 
 def follow_lists(
-    difference: Difference, prompt: str, plain: Answer, other: Answer, go_on: Continue
+    difference: Difference, prompt: str, plain: Answer, other: Answer, go_on: Continue, *, shown: int
 ) -> Difference:
     """The same with its gap, where the server's lists told it.
 
     The text is fed from the last space before the difference on, token by token, since a prompt that ends
-    within a token is read as other tokens.
+    within a token is read as other tokens. shown: as for `find_gap`.
     """
     ours, theirs = text_bytes(plain), text_bytes(other)
     begin = _last_space(ours, difference.at)
@@ -37,9 +37,15 @@ def follow_lists(
         if not places or not places[0].top:
             return difference
         top = places[0].top
-        mine, theirs_next = _next(top, ours[begin:]), _next(top, theirs[begin:])
-        if mine is None or theirs_next is None or not mine.same(theirs_next):
-            return _judged(difference, top, mine, theirs_next)
+        mine = next((choice for choice in top if begins(ours[begin:], choice)), None)
+        if mine is None:
+            return difference
+        if not begins(theirs[begin:], mine):
+            place = Place(mine, top)
+            gap, candidate = find_gap(place, theirs[begin:], shown)
+            return replace(
+                difference, gap=gap, listed=candidate is not None, place=place, candidate=candidate
+            )
         if not mine.data or begin + len(mine.data) > difference.at:
             return difference
         begin += len(mine.data)
@@ -49,19 +55,6 @@ def follow_lists(
 def _last_space(text: bytes, at: int) -> int:
     found = text.rfind(b" ", 0, at)
     return max(found, 0)
-
-
-def _next(top: tuple[Choice, ...], rest: bytes) -> Choice | None:
-    return next((choice for choice in top if begins(rest, choice)), None)
-
-
-def _judged(
-    difference: Difference, top: tuple[Choice, ...], mine: Choice | None, other: Choice | None
-) -> Difference:
-    likeliest = top[0].logprob
-    gap = likeliest - (top[-1] if other is None else other).logprob
-    listed = other is not None
-    return replace(difference, gap=gap, listed=listed, place=Place(mine or top[0], top), candidate=other)
 
 
 def follow_draws(

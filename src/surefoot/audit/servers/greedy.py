@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +20,7 @@ from surefoot.audit.servers.settings import Explanation, explain
 _SHOWN = 5  # differences in a report
 _DRAWS = 48  # sampled continuations that stand in for a list of tokens
 _POWER = 0.9
+_ROUNDING = 0.5  # nats: the furthest that rounding is believed to move a server's tokens against each other
 
 
 @dataclass(frozen=True)
@@ -63,20 +63,17 @@ def find_floor(plain: Server, plan: ServerPlan) -> Floor:
     answered = zip(calls, plain.answers(calls), strict=True)
     by_prompt = {call.prompt: payload for call, payload in answered}
     second = _parsed([by_prompt[number] for number in range(len(plan.prompts))])
-    found = _differences(first, second, plan.tie_gap)
-    found = _followed(plain, plan, first, second, found, plan.tie_gap)
-    kinds = Counter(difference.kind(plan.tie_gap) for difference in found)
-    listed = [difference.gap for difference in found if difference.listed and difference.gap is not None]
-    tie = max([plan.tie_gap, *listed])
+    found = _differences(plain, plan, first, second, plan.tie_gap)
+    tie = _widened(found, plan.tie_gap)
     losses = sum(difference.kind(tie) != "near-tie" for difference in found)
     compared = _compared(first, second)
     tokens = _tokens(first, second, found)
     verdict: Verdict = "undecided" if losses or not compared else "pass"
     summary = f"{len(found)} of {compared} answers changed when the plain server was asked again"
-    if kinds["near-tie"] and not losses:
+    if found and not losses:
         summary += ", all of them near-ties"
     if tie > plan.tie_gap:
-        summary += f"; up to {tie:.2f} nats apart, which is what counts as a near-tie from here on"
+        summary += f"; some are wider than {plan.tie_gap} nats, so up to {tie:.2f} count as one from here on"
     if losses:
         summary += f"; {losses} of them beyond a near-tie: it is not reproducible at temperature 0"
     facts = {"answers": compared, "changed": len(found), "beyond_near_tie": losses, "tie_gap": tie}
@@ -85,11 +82,21 @@ def find_floor(plain: Server, plan: ServerPlan) -> Floor:
     return Floor(check, first, compared, len(found) - losses, losses, tie)
 
 
+def _widened(found: Sequence[Difference], tie: float) -> float:
+    """Twice the widest gap that the plain server jumps by itself, if that is wider than a near-tie.
+
+    Twice, since the widest of a few is not the widest there is. What is further apart than any rounding puts
+    two tokens is left to count as a loss of its own.
+    """
+    gaps = [difference.gap for difference in found if difference.listed and difference.gap is not None]
+    widest = max((gap for gap in gaps if gap <= _ROUNDING), default=0.0)
+    return tie if widest <= tie else 2 * widest
+
+
 def check_greedy(plain: Server, other: Server, plan: ServerPlan, floor: Floor) -> Check:
     """The speculative server's answers against the plain one's: same, near-tie, other settings, or loss."""
     theirs = _parsed(other.answers(greedy_calls(other, plan, "greedy", logprobs=False)))
-    found = _differences(floor.plain, theirs, floor.tie)
-    found = _followed(plain, plan, floor.plain, theirs, found, floor.tie)
+    found = _differences(plain, plan, floor.plain, theirs, floor.tie)
     explanations = explain(plan.prompts, floor.plain, theirs, found, floor.tie)
     compared = _compared(floor.plain, theirs)
     tokens = _tokens(floor.plain, theirs, found)
@@ -153,14 +160,20 @@ def _parsed(payloads: Sequence[dict[str, Any] | None]) -> tuple[Answer | None, .
 
 
 def _differences(
-    plain: Sequence[Answer | None], other: Sequence[Answer | None], tie: float
+    plain: Server,
+    plan: ServerPlan,
+    ours: Sequence[Answer | None],
+    theirs: Sequence[Answer | None],
+    tie: float,
 ) -> list[Difference]:
+    shown = plain.dialect.shown
     found = [
-        find_difference(number, mine, theirs, tie)
-        for number, (mine, theirs) in enumerate(zip(plain, other, strict=True))
-        if mine is not None and theirs is not None
+        find_difference(number, mine, other, tie=tie, shown=shown)
+        for number, (mine, other) in enumerate(zip(ours, theirs, strict=True))
+        if mine is not None and other is not None
     ]
-    return [difference for difference in found if difference is not None]
+    parted = [difference for difference in found if difference is not None]
+    return _followed(plain, plan, ours, theirs, parted, tie)
 
 
 def _followed(
@@ -187,7 +200,7 @@ def _followed(
             return plain.answers([Call("follow", number, i, "/v1/completions", body) for i in range(times)])
 
         if difference.kind(tie) == "unknown" and plain.dialect.listed:
-            difference = follow_lists(difference, prompt, mine, other, go_on)
+            difference = follow_lists(difference, prompt, mine, other, go_on, shown=plain.dialect.shown)
         if difference.kind(tie) == "unknown":
             alpha = plan.alpha / unknown
             difference = follow_draws(
@@ -229,14 +242,14 @@ def _lines(found: Sequence[Difference], tie: float) -> tuple[str, ...]:
 
 
 def _line(difference: Difference, tie: float) -> str:
-    far = "an unknown distance"
+    far = "an unknown distance apart"
     if difference.gap is not None and math.isfinite(difference.gap):
-        far = f"{'' if difference.listed else 'more than '}{difference.gap:.2f} nats"
+        far = (
+            f"{'' if difference.listed else 'more than '}{difference.gap:.2f} nats apart for the plain server"
+        )
     elif difference.gap is not None:
-        far = "too far for a near-tie"
+        far = "too far apart for a near-tie"
     plain = repr(difference.plain) if difference.ended != "plain" else "the end"
     other = repr(difference.other) if difference.ended != "other" else "the end"
-    return (
-        f"prompt {difference.prompt}, byte {difference.at}: {plain} became {other}, {far} down the plain "
-        f"server's list ({difference.kind(tie)})"
-    )
+    kind = difference.kind(tie)
+    return f"prompt {difference.prompt}, byte {difference.at}: {plain} became {other}, {far} ({kind})"

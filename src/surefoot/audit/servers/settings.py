@@ -14,6 +14,7 @@ from surefoot.audit.servers.difference import Difference, common_length, text_by
 
 _FEW = 3  # fewer differences than these make no pattern
 _PENALIZED = 4
+_MOST = 2 / 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,13 @@ def explain(
 ) -> list[Explanation]:
     """Everything that other settings explain; `differences` is the first difference of each prompt.
 
+    Prompts that are counted differently are told even where they make no difference.
+
     tie: nats up to which two tokens count as equally likely.
     """
     pairs = [(mine, theirs) for mine, theirs in zip(plain, other, strict=True) if mine and theirs]
     beyond = [found for found in differences if found.kind(tie) != "near-tie"]
     found = [
-        _prompt_lengths(pairs, beyond),
         _from_the_start(pairs, beyond),
         _maximum(pairs, beyond, 0),
         _maximum(pairs, beyond, 1),
@@ -47,7 +49,9 @@ def explain(
         _penalty(prompts, plain, beyond),
         _not_the_likeliest(beyond, tie),
     ]
-    return [explanation for explanation in found if explanation is not None and explanation.prompts]
+    told = [explanation for explanation in found if explanation is not None and explanation.prompts]
+    counted = _prompt_lengths(pairs, beyond)
+    return told if counted is None else [counted, *told]
 
 
 def _all(differences: Sequence[Difference]) -> frozenset[int]:
@@ -72,12 +76,15 @@ def _prompt_lengths(
 def _from_the_start(
     pairs: Sequence[tuple[Answer, Answer]], beyond: Sequence[Difference]
 ) -> Explanation | None:
-    """Every answer differs from its first token on, though a first token is the target's own choice."""
-    if len(pairs) < _FEW or len(beyond) < len(pairs) or any(found.ended for found in beyond):
+    """Every answer differs, most from the first token on, which is the target's own choice by any rule."""
+    if len(pairs) < _FEW or len(beyond) < len(pairs):
         return None
-    if any(found.at > _first_token(found) for found in beyond):
+    at_once = sum(not found.ended and found.at <= _first_token(found) for found in beyond)
+    if at_once < _MOST * len(pairs):
         return None
-    return Explanation("every answer differs from its first token on: another model or prompt", _all(beyond))
+    return Explanation(
+        "all answers differ, most from their first token on: another model or prompt", _all(beyond)
+    )
 
 
 def _first_token(found: Difference) -> int:
@@ -123,7 +130,8 @@ def _stop_rule(
     server = "plain" if side == "plain" else "speculative"
     prompts = frozenset(found.prompt for found in cut)
     if prompts == frozenset(stopped):
-        return Explanation(f"only the {server} server stops there: other stop rules", prompts)
+        over = ", or speculation that runs over every end" if side == "plain" else ""
+        return Explanation(f"only the {server} server stops there: other stop rules{over}", prompts)
     rests = [text_bytes(answer)[found.at :] for found in cut if (answer := going[found.prompt])]
     stop = _common(rests)
     kept = [text_bytes(answer) for answer in stopping if answer]
