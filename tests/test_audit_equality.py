@@ -103,8 +103,8 @@ def test_the_first_difference_is_where_it_says() -> None:
     row = np.exp(np.asarray(table(tuple(tokens)), np.float64))
     told = next(line for line in check.details if line.startswith("output token"))
     assert f"after {tokens}:" in told
-    assert f"chose token {best}, of probability 1, before the transforms {row[best] / row.sum():.6g}" in told
-    assert f"chose token 7, of probability 0, before the transforms {row[7] / row.sum():.6g}" in told
+    assert f"chose token {best} with probability 1 ({row[best] / row.sum():.6g} before" in told
+    assert f"chose token 7 with probability 0 ({row[7] / row.sum():.6g} before" in told
 
 
 def test_the_row_of_a_difference_is_described() -> None:

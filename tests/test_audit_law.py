@@ -122,7 +122,7 @@ def test_a_token_that_cannot_be_chosen_is_a_loss_at_once() -> None:
     assert check.facts["differs"] == "impossible token"
     assert check.facts["place"] == "after the draft"
     assert check.tokens < 100
-    assert "whose probability is 0 (before the transforms 0." in check.details[1]
+    assert "was chosen after the draft with probability 0 (0." in check.details[1]
 
 
 class OneSeed(Loop):

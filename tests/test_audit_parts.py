@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.audit.budget import Budget
+from surefoot.audit.difference import apart
 from surefoot.audit.prompts import PROMPTS, encode, read_prompts
 from surefoot.audit.recorder import Recorder
 from surefoot.audit.replay import request_of, rows
@@ -247,6 +248,12 @@ def test_the_watch_sees_the_row_it_was_told_to(data: st.DataObject) -> None:
         assert (watch.seen.rows, watch.seen.sequences, watch.seen.draft_tokens) == (2 + size, 2, size - 1)
         assert 2 <= watch.seen.place < 2 + size
         assert depths(parents)[watch.seen.place - 2] == len(prefix) - held
+
+
+def test_texts_are_shown_where_they_part() -> None:
+    assert apart("stop", "length") == ("'stop'", "'length'")
+    assert apart("x" * 100 + "a" * 50, "x" * 100 + "b") == (repr("x" * 20 + "a" * 20), repr("x" * 20 + "b"))
+    assert apart(Draft((1,)), None)[1] == "None"
 
 
 # Prompts

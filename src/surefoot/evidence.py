@@ -163,8 +163,7 @@ class Evidence:
 
 
 def smallest_bias(tokens: int, variance: float, log_needed: float) -> float:
-    """The mean excess that one game would have shown with probability `POWER`; infinite where that is more
-    than 1, which no excess is.
+    """The mean excess that one game would have shown with probability `POWER`; infinite for none.
 
     variance: Σ p(1 − p). log_needed: what the game's log e-value must reach. log Π(1 + λZ) is close to λ ΣZ −
     λ² V / 2, and ΣZ to a normal variable of mean `tokens` · bias and variance V; the best λ of the grid is
@@ -173,7 +172,6 @@ def smallest_bias(tokens: int, variance: float, log_needed: float) -> float:
     if not tokens:
         return math.inf
     needed = log_needed + math.log(len(LAMBDAS))
-    bias = min(
+    return min(
         (needed / size + size * variance / 2 + _QUANTILE * math.sqrt(variance)) / tokens for size in _SIZES
     )
-    return bias if bias <= 1 else math.inf

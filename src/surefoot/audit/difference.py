@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from surefoot.audit.replay import request_of
 from surefoot.audit.subject import Subject
 from surefoot.audit.trial import Asked, Reference, Trial, raised
 from surefoot.audit.watch import Seen, Watch
+from surefoot.audit.words import counted
 from surefoot.results import Result
 from surefoot.sampling import target_probs, top_logprobs
 from surefoot.text import Tokenizer
 
 _SHOWN = 16  # tokens of a prefix, the last ones
+_AROUND = 20  # characters before and behind the place where two texts part
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +87,20 @@ def explain(subject: Subject, trial: Trial, number: int, difference: Difference)
         ]
         facts |= again.facts
     else:
+        plain, speculated = apart(difference.plain, difference.speculated)
         lines.append(
-            f"the {difference.what} differs: plain decoding's is {difference.plain!r}, "
-            f"speculation's {difference.speculated!r}"
+            f"the {difference.what} differs: plain decoding's is {plain}, speculation's {speculated}"
         )
     return Explanation(tuple(lines), facts)
+
+
+def apart(one: object, other: object) -> tuple[str, str]:
+    """Two values that differ, as Python writes them; of long texts what is around the first difference."""
+    if not (isinstance(one, str) and isinstance(other, str)):
+        return repr(one), repr(other)
+    pairs = zip_longest(one, other)
+    begin = max(0, next(index for index, pair in enumerate(pairs) if len({*pair}) > 1) - _AROUND)
+    return repr(one[begin:][: 2 * _AROUND]), repr(other[begin:][: 2 * _AROUND])
 
 
 def place(tokenizer: Tokenizer | None, prompt: Sequence[int], output: Sequence[int]) -> str:
@@ -113,7 +125,7 @@ def prob_of(
     candidates = target_probs(row, asked.params, history)
     after = float(candidates.probs[candidates.ids == token].sum())
     before = float(np.exp(top_logprobs(row, token, 0).chosen))
-    return f"of probability {after:.4g}, before the transforms {before:.6g}"
+    return f"with probability {after:.6g} ({before:.6g} before the transforms)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +167,10 @@ def _again(subject: Subject, trial: Trial, number: int, difference: Difference) 
 
 
 def _shape(seen: Seen) -> str:
-    sequences = "1 sequence" if seen.sequences == 1 else f"{seen.sequences} sequences"
     return (
-        f"there it was chosen from row {seen.place + 1} of the {seen.rows} of a pass over {sequences}, "
-        f"which verified {seen.draft_tokens} draft tokens of its own"
+        f"there it was chosen from row {seen.place + 1} of the {seen.rows} of a pass over "
+        f"{counted(seen.sequences, 'sequence')}, which verified "
+        f"{counted(seen.draft_tokens, 'draft token')} of its own"
     )
 
 
@@ -188,7 +200,7 @@ def _choice(subject: Subject, reference: Reference, index: int, token: object, r
     if row is None:
         return chose
     output = reference.result.token_ids[:index]
-    return f"{chose}, {prob_of(subject, reference.asked, output, row.logits, token)}"
+    return f"{chose} {prob_of(subject, reference.asked, output, row.logits, token)}"
 
 
 def _plain_value(value: object) -> int | str | None:

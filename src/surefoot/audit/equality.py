@@ -168,11 +168,11 @@ def _check(plan: Plan, tally: _Tally, found: Explanation | None) -> Check:
 def _answer(plan: Plan, tally: _Tally, found: Explanation | None, bound: float) -> tuple[Verdict, str]:
     compared = (
         f"{counted(tally.tokens, 'token')} of {counted(tally.requests, 'request')} "
-        f"({len(tally.different):,} different ones) in {counted(len(tally.settings), 'combination')} "
-        "of draft length, companions and rows"
+        f"({counted(len(tally.different), 'different one')}) in "
+        f"{counted(len(tally.settings), 'combination')} of draft length, companions and rows"
     )
     if found:
-        return "loss", f"speculation's output differs from plain decoding's, after {compared}"
+        return "loss", f"speculation doesn't give what plain decoding gives; it took {compared}"
     if not tally.drafted:
         return "undecided", f"{compared}: none differs, but the drafter never drafted"
     seen = f"{compared}: none differs; a difference in one token of {1 / bound:,.0f} would have been found"

@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.audit.budget import Budget
-from surefoot.audit.difference import Explanation, named, place
+from surefoot.audit.difference import Explanation, apart, named, place
 from surefoot.audit.recorder import Recorder
 from surefoot.audit.replay import request_of, rows
 from surefoot.audit.report import Check, Curve, Table, Verdict
 from surefoot.audit.subject import Plan, Subject
 from surefoot.audit.suspicions import (
+    BEHIND,
     PLACES,
     SUSPICIONS,
     THE_DRAFT,
@@ -135,6 +136,7 @@ class _Law:
             history = replace(request.history, output=output[:index])
             target = target_probs(row, asked.params, history)
             if not prob_of(target, output[index]):
+                self.evidence.add(seen, index)
                 return self._impossible(asked, output, index, row, where[index])
             beside = neighbour[index] if index < len(neighbour) else None
             raw = row[: history.vocab_limit]
@@ -148,8 +150,8 @@ class _Law:
         token = output[index]
         before = math.exp(top_logprobs(row, token, 0).chosen)
         wrong = (
-            f"{named(self.subject.tokenizer, token)} was chosen, whose probability is 0 "
-            f"(before the transforms {before:.6g}); it stood at {standing.place!r}"
+            f"{named(self.subject.tokenizer, token)} was chosen {_where(standing.place)} "
+            f"with probability 0 ({before:.6g} before the transforms)"
         )
         return _told(self.subject, asked, output[:index], wrong, "impossible token", standing.place)
 
@@ -164,7 +166,8 @@ def _wrong_end(request: Request, result: Result) -> str | None:
     for what in ("finish_reason", "text"):
         wanted, given = getattr(request, what), getattr(result, what)
         if wanted != given:
-            return f"the {what.replace('_', ' ')} is {given!r}, but of these tokens it is {wanted!r}"
+            given, wanted = apart(given, wanted)
+            return f"the {what.replace('_', ' ')} is {given}, but of these tokens it is {wanted}"
     return None
 
 
@@ -219,7 +222,7 @@ def _answer(plan: Plan, law: _Law, found: Explanation | None, shown: Sight | Non
     evidence = law.evidence
     scored = f"{counted(evidence.tokens, 'token')} in {counted(law.requests, 'request')}"
     if found:
-        return "loss", f"speculation gave what plain decoding can't give, after {scored}"
+        return "loss", f"speculation gave what plain decoding can't give; it took {scored}"
     size = f"e-value {_e_value(evidence.log_e)}, a loss shows at {1 / plan.alpha:,.0f}"
     if shown:
         return "loss", f"{scored}: the tokens don't have the target's probabilities ({size})"
@@ -235,11 +238,15 @@ def _answer(plan: Plan, law: _Law, found: Explanation | None, shown: Sight | Non
 
 def _in_words(sight: Sight) -> str:
     way = "toward" if sight.excess > 0 else "away from"
-    where = "wherever tokens stood" if sight.place == ANYWHERE else f"at {sight.place!r}"
-    return (
-        f"{where}, {abs(100 * sight.excess):.2g} points of probability went {way} {sight.suspicion}, "
-        f"over {counted(sight.tokens, 'token')} (e-value {_e_value(sight.log_e)} by itself)"
-    )
+    size = f"{abs(100 * sight.excess):.2g} points of probability"
+    of = f"{counted(sight.tokens, 'token')} (e-value {_e_value(sight.log_e)} by itself)"
+    return f"{_where(sight.place)}, {size} went {way} {sight.suspicion}, over {of}"
+
+
+def _where(place: str) -> str:
+    if place == ANYWHERE:
+        return "wherever tokens stood"
+    return place if place == BEHIND else f"at place {place.removeprefix('draft ')} of the draft"
 
 
 def _e_value(log_e: float) -> str:

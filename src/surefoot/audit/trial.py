@@ -9,6 +9,7 @@ from itertools import product
 import numpy as np
 
 from surefoot.audit.subject import Plan, Subject
+from surefoot.audit.words import counted
 from surefoot.drafters.base import Drafter
 from surefoot.results import Result
 from surefoot.types import SamplingParams, SurefootError
@@ -25,8 +26,8 @@ class Setting:
     max_rows: int
 
     def __str__(self) -> str:
-        others = "1 companion" if self.companions == 1 else f"{self.companions} companions"
-        return f"{self.draft_tokens} draft tokens, {others}, passes of at most {self.max_rows} rows"
+        lengths = counted(self.draft_tokens, "draft token"), counted(self.companions, "companion")
+        return f"{', '.join(lengths)}, passes of at most {self.max_rows} rows"
 
 
 @dataclass(frozen=True, slots=True)
