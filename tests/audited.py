@@ -17,6 +17,7 @@ from surefoot.engine import Engine
 from surefoot.loop import Loop
 from surefoot.models.base import Model
 from surefoot.models.toy import ToyModel, random_table
+from surefoot.request import Request
 from surefoot.tree import ROOT
 from surefoot.types import Draft, SamplingParams, Verdict, VerifyMode
 from surefoot.verify import exclude
@@ -100,6 +101,14 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "tree": Tree,
     "shortened": lambda: Shortened(draft_model()),
 }
+
+
+class Trusting(Loop):
+    """Keeps the first draft token, whatever the target says of it."""
+
+    def _judge(self, request: Request, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
+        verdict = super()._judge(request, draft, logits)
+        return verdict if verdict.path or not draft.tokens else replace(verdict, path=(0,))
 
 
 def subject(

@@ -22,16 +22,8 @@ from surefoot.models.toy import ToyModel, random_table
 from surefoot.request import Request
 from surefoot.scheduler import Slot
 from surefoot.types import Draft, Verdict
-from tests.audited import VOCAB_SIZE, plan, subject, target
+from tests.audited import VOCAB_SIZE, Trusting, plan, subject, target
 from tests.harness import LETTERS, Scripted, letters
-
-
-class Trusting(Loop):
-    """Keeps the first draft token, whatever the target says of it."""
-
-    def _judge(self, request: Request, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
-        verdict = super()._judge(request, draft, logits)
-        return verdict if verdict.path or not draft.tokens else replace(verdict, path=(0,))
 
 
 class Crowded(ToyModel):

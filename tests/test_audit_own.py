@@ -12,7 +12,7 @@ from surefoot.audit.law import same_distribution
 from surefoot.audit.own import audit_engine
 from surefoot.audit.subject import Plan
 from surefoot.types import VERIFY_MODES, Draft, SamplingParams, SurefootError, VerifyMode
-from tests.audited import DRAFTERS, plan, subject
+from tests.audited import DRAFTERS, Trusting, plan, subject
 from tests.harness import Scripted
 
 
@@ -42,6 +42,23 @@ def test_the_greedy_check_takes_a_quarter_where_another_follows() -> None:
     greedy, sampled = audit_engine(subject("coupled"), plan(), Budget(tokens=8000)).checks
     assert 1000 < greedy.tokens < 2200  # at temperature 0 few are plain decoding's
     assert 3400 < sampled.tokens < 3800  # 60%, of six thousand
+
+
+def test_a_budget_of_seconds_is_kept_too() -> None:
+    """On a clock that ticks whenever it is read."""
+    now = iter(range(10**6))
+    budget = Budget(seconds=80, clock=lambda: float(next(now)))
+    report = audit_engine(subject("rejection"), plan(), budget)
+    greedy, sampled = report.checks
+    assert 75 <= report.seconds < 100
+    assert 0 < greedy.tokens < sampled.tokens
+
+
+@pytest.mark.parametrize("mode", VERIFY_MODES)
+def test_a_loss_in_one_check_does_not_keep_the_other_from_being_asked(mode: VerifyMode) -> None:
+    report = audit_engine(subject(mode, loop=Trusting), plan(), Budget(tokens=8000))
+    assert [check.verdict for check in report.checks] == ["loss", "loss"]
+    assert report.exit_code == 1
 
 
 def test_every_audit_of_one_plan_is_the_same() -> None:

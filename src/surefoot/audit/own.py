@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -25,10 +24,9 @@ def audit_engine(subject: Subject, plan: Plan, budget: Budget) -> Report:
     """
     if not plan.prompts:
         raise SurefootError("prompts: there are none; an audit needs at least 1")
-    began = time.monotonic()
-    return Report(
-        subject.name, _settings(subject, plan), _checks(subject, plan, budget), time.monotonic() - began
-    )
+    began = budget.elapsed
+    checks = _checks(subject, plan, budget)
+    return Report(subject.name, _settings(subject, plan), checks, budget.elapsed - began)
 
 
 def _checks(subject: Subject, plan: Plan, budget: Budget) -> tuple[Check, ...]:
