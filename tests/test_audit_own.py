@@ -39,9 +39,9 @@ def test_at_temperature_0_there_is_one_check_and_it_has_the_whole_budget(mode: V
 
 
 def test_the_greedy_check_takes_a_quarter_where_another_follows() -> None:
-    greedy, sampled = audit_engine(subject("coupled"), plan(), Budget(tokens=8000)).checks
-    assert 1000 < greedy.tokens < 2200  # at temperature 0 few are plain decoding's
-    assert 3400 < sampled.tokens < 3800  # 60%, of six thousand
+    greedy, sampled = audit_engine(subject("coupled"), plan(), Budget(tokens=4000)).checks
+    assert 800 < greedy.tokens < 1100  # at temperature 0 plain decoding has few answers
+    assert 1700 < sampled.tokens < 2000  # 60% of three thousand
 
 
 def test_a_budget_of_seconds_is_kept_too() -> None:
