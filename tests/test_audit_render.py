@@ -303,6 +303,7 @@ def test_a_curve_without_a_line_is_told_in_words(points: tuple[tuple[int, float]
         ("a\tb", "a\\tb"),
         (1234567, "1,234,567"),
         (0.123456, "0.1235"),
+        (-0.0, "0"),
         (math.inf, "∞"),
         (-math.inf, "−∞"),
         (math.nan, "–"),

@@ -53,7 +53,7 @@ def cell(value: str | float) -> str:
         return "–"
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return f"{value:.4g}"
+    return f"{value + 0.0:.4g}"  # -0.0 is 0
 
 
 def is_numeric(table: Table, column: int) -> bool:
