@@ -196,10 +196,13 @@ def test_a_sampler_that_never_ends_by_chance_alone_is_run() -> None:
     ("change", "error", "message"),
     [
         ({"sampler": 3}, TypeError, "sampler: 3 can't be called"),
-        ({"vocab_sizes": (1, 2)}, ValueError, "vocab_sizes: .*whole numbers of 2 or more"),
-        ({"draft_lengths": ()}, ValueError, "draft_lengths: .*whole numbers of 1 or more"),
-        ({"draft_lengths": (0,)}, ValueError, "draft_lengths"),
-        ({"runs": 0}, ValueError, "runs: .0.; needed are whole numbers of 1 or more"),
+        ({"vocab_sizes": (1, 2)}, ValueError, "vocab_sizes: 1; needed are whole numbers of 2 or more"),
+        ({"vocab_sizes": 3}, TypeError, r"vocab_sizes: 3; needed are several numbers, as in \(2, 3\)"),
+        ({"draft_lengths": ()}, ValueError, "draft_lengths: there are none"),
+        ({"draft_lengths": (0,)}, ValueError, "draft_lengths: 0; needed are whole numbers of 1 or more"),
+        ({"runs": 0}, ValueError, "runs: 0; needed are whole numbers of 1 or more"),
+        ({"seed": -1}, ValueError, "seed: -1; needed are whole numbers of 0 or more"),
+        ({"make_generator": 3}, TypeError, "make_generator: 3 can't be called"),
         ({"cases": []}, ValueError, "cases: there are none"),
         ({"cases": ["1/2"]}, TypeError, "cases: '1/2' is no Case"),
     ],
@@ -250,6 +253,16 @@ def test_the_bank_has_every_corner() -> None:
         assert any(1 in pair[one] and 1 not in pair[other] for pair in first)
     later = cases[-1]
     assert len({later.target_row((a, b)) for a, b in itertools.product(range(3), repeat=2)}) > 5
+
+
+def test_a_smaller_case_is_a_case() -> None:
+    """Over the same tokens or fewer, for drafts as long or shorter; nothing is smaller than the smallest."""
+    for case in bank((2, 3), (1, 2), 5):
+        for smaller in case.smaller(1, 2):
+            assert smaller.size[:2] <= case.size[:2]
+            assert smaller.target_row((0,) * smaller.draft_length)
+    smallest = Case(1, {(): "1,0"}, {(): "1,0"})
+    assert not [case for case in smallest.smaller(1, 2) if case.size < smallest.size]
 
 
 # The scripted generator

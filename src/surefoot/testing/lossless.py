@@ -50,9 +50,12 @@ def assert_lossless(
     """
     if not callable(sampler):
         raise TypeError(f"sampler: {sampler!r} can't be called")
+    if make_generator is not None and not callable(make_generator):
+        raise TypeError(f"make_generator: {make_generator!r} can't be called; give what makes one of a seed")
     _check_sizes("vocab_sizes", vocab_sizes, 2)
     _check_sizes("draft_lengths", draft_lengths, 1)
-    _check_sizes("runs", [runs], 1)
+    _check_whole("runs", runs, 1)
+    _check_whole("seed", seed, 0)
     chosen = bank(vocab_sizes, draft_lengths, seed) if cases is None else list(cases)
     if not chosen:
         raise ValueError("cases: there are none")
@@ -68,9 +71,18 @@ def assert_lossless(
 
 
 def _check_sizes(name: str, sizes: Iterable[int], least: int) -> None:
+    if not isinstance(sizes, Iterable):
+        raise TypeError(f"{name}: {sizes!r}; needed are several numbers, as in ({least}, {least + 1})")
     found = list(sizes)
-    if not found or not all(isinstance(size, int) and size >= least for size in found):
-        raise ValueError(f"{name}: {sizes!r}; needed are whole numbers of {least} or more")
+    if not found:
+        raise ValueError(f"{name}: there are none")
+    for size in found:
+        _check_whole(name, size, least)
+
+
+def _check_whole(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name}: {value!r}; needed are whole numbers of {least} or more")
 
 
 def _smallest(trial: Trial, fault: Fault, least_length: int, least_vocab: int) -> Fault:
@@ -96,18 +108,13 @@ def _message(fault: Fault, trial: Trial) -> str:
     case, settings = fault.case, f"runs={trial.runs}, seed={trial.seed}"
     if trial.make_generator is not None:
         settings += ", make_generator=..."
-    return "\n".join(
-        [
-            f"the sampler is not lossless: {fault.what}",
-            "",
-            *_listed("target_probs", case.target),
-            *_listed("draft_probs", case.draft),
-            "",
-            *fault.evidence,
-            "",
-            f"again: assert_lossless(sampler, cases=[{case!r}], {settings})",
-        ]
-    )
+    sections = [
+        [f"the sampler is not lossless: {fault.what}"],
+        [*_listed("target_probs", case.target), *_listed("draft_probs", case.draft)],
+        fault.evidence,
+        [f"again: assert_lossless(sampler, cases=[{case!r}], {settings})"],
+    ]
+    return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
 
 def _listed(name: str, table: Mapping[Context, str]) -> list[str]:
