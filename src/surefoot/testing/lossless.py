@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from surefoot.testing.cases import Case, Context, bank
@@ -11,6 +12,7 @@ from surefoot.testing.trial import Fault, Sampler, Trial, tokens_text
 
 ALPHA = 1e-6  # how often a lossless sampler is called a lossy one, at most, all cases together
 STEPS = 100  # smaller cases that are tried after a failure
+PLAIN = Fraction(1, 20)  # total variation that a smaller case must keep, if there was so much
 
 
 def assert_lossless(
@@ -86,8 +88,8 @@ def _check_whole(name: str, value: int, least: int) -> None:
 
 
 def _smallest(trial: Trial, fault: Fault, least_length: int, least_vocab: int) -> Fault:
-    """The fault again, in a case that can't be made smaller without losing it."""
-    steps = 0
+    """The fault again, in a case that can't be made smaller without hiding it."""
+    steps, least = 0, min(fault.distance, PLAIN)
     shrinking = True
     while shrinking:
         shrinking = False
@@ -96,7 +98,7 @@ def _smallest(trial: Trial, fault: Fault, least_length: int, least_vocab: int) -
                 continue
             steps += 1
             found = trial.fault(case)
-            if found is not None:
+            if found is not None and found.distance >= least:
                 fault, shrinking = found, True
                 break
             if steps == STEPS:

@@ -76,12 +76,8 @@ class Play:
     """
 
     def __init__(self, make_drafter: MakeDrafter, mode: VerifyMode, vocab_size: int, learns: bool) -> None:
-        self._make_drafter, self._mode, self._vocab_size, self._learns = (
-            make_drafter,
-            mode,
-            vocab_size,
-            learns,
-        )
+        self._make_drafter, self._mode = make_drafter, mode
+        self._vocab_size, self._learns = vocab_size, learns
         self._drafter = make_drafter()
         self._requests: dict[int, Request] = {}
         self._events: list[str] = []
@@ -199,8 +195,7 @@ def scripted_verdict(request: Request, draft: Draft, accepted: int, vocab_size: 
     node, tested = ROOT, 0
     while len(path) < accepted and below[node]:
         siblings = below[node]
-        chosen = -1 if len(path) % 2 == 0 else 0
-        node = siblings[chosen]
+        node = siblings[-1 if len(path) % 2 == 0 else 0]
         tested += siblings.index(node) + 1
         path.append(node)
     rejected = [draft.tokens[child] for child in below[node]]
@@ -213,7 +208,7 @@ def wrong_probs(draft: Draft, draws: Sequence[Drawn]) -> str | None:
     if draft.probs is None:
         return None
     parents = parents_of(draft.parents, len(draft.tokens))
-    for node, (token, row) in enumerate(zip(draft.tokens, draft.probs, strict=True)):
+    for node, (token, row) in enumerate(zip(draft.tokens, np.asarray(draft.probs), strict=True)):
         if not (row >= 0).all() or abs(row.sum() - 1) > CLOSE:
             return f"row {node} of its probs is no distribution: from {row.min():.4g} up, sum {row.sum():.4g}"
         if not row[token] > 0:

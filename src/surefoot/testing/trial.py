@@ -23,18 +23,23 @@ Sampler = Callable[[Any, Any, Any, Any], Any]
 
 ROUNDING = Fraction(1, 10**6)  # total variation that constants such as 1e-10 beside a divisor may make
 PLAYS = 5000  # of one case; a sampler with more branches is tried by running it
-REPEATS = 10  # before a law is believed to be off, not to vary by itself
+REPEATS = 5  # before a law is believed to be off, not to vary by itself
 LINES = 16  # of the laws, in the evidence
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong in a case. what: one sentence. evidence: the lines that show it."""
+    """What is wrong in a case.
+
+    what: one sentence. evidence: the lines that show it. distance: of the laws, in total variation, where
+    they are what is wrong.
+    """
 
     case: Case
     what: str
     evidence: tuple[str, ...] = ()
     cause: Exception | None = None
+    distance: Fraction = Fraction(1)
 
 
 class _MisshapenError(Exception):
@@ -78,7 +83,7 @@ class Trial:
                 if any(self._exact_law(case) != law for _ in range(REPEATS)):
                     raise NotEnumerable("the same draws gave other tokens: it has a randomness of its own")
                 evidence = (*_table(found, wanted, str), f"total variation {_both(distance)}, exactly")
-                return Fault(case, _where(length, case), evidence)
+                return Fault(case, _where(length, case), evidence, distance=distance)
         return self._at_zero(case)
 
     def _exact_law(self, case: Case) -> Law:
@@ -127,13 +132,14 @@ class Trial:
             log_p = log_p_value([found.get(c, 0) for c in cells], [float(wanted.get(c, 0)) for c in cells])
             if log_p < self.log_limit - math.log(case.draft_length + 1):
                 shares = {tokens: Fraction(count, self.runs) for tokens, count in found.items()}
-                distance, power = float(total_variation(shares, wanted)), max(log_p / math.log(10), -999)
+                distance, power = total_variation(shares, wanted), max(log_p / math.log(10), -999)
                 evidence = (
                     *_table(shares, wanted, lambda share: f"{float(share):.4f}"),
-                    f"total variation {distance:.4f} in {self.runs} runs; p-value at most 1e{power:.0f}",
+                    f"total variation {float(distance):.4f} in {self.runs} runs; "
+                    f"p-value at most 1e{power:.0f}",
                     f"(tried by running it, not by enumeration: {reason})",
                 )
-                return Fault(case, _where(length, case), evidence)
+                return Fault(case, _where(length, case), evidence, distance=distance)
         return None
 
     def _counts(self, case: Case) -> Counter[Context]:
