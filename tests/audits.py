@@ -21,8 +21,8 @@ class Audits:
     report: Report = field(default_factory=report)
     asked: tuple[Any, ...] = ()
 
-    def __call__(self, *asked: Any) -> Report:
-        self.asked = asked
+    def __call__(self, *asked: Any, **named: Any) -> Report:
+        self.asked = (*asked, *named.values())
         return self.report
 
 
@@ -32,5 +32,6 @@ def stand_in(patch: pytest.MonkeyPatch) -> Audits:
     patch.setattr("surefoot.audit.own.audit_engine", audits)
     patch.setattr("surefoot.audit.assisted.audit_transformers", audits)
     patch.setattr("surefoot.audit.servers.audit.audit_servers", audits)
+    patch.setattr("surefoot.audit.selftest.run_self_test", audits)
     patch.delenv("OPENAI_API_KEY", raising=False)
     return audits

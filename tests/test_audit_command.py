@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from surefoot.audit import prompts as audit_prompts
 from surefoot.audit.assisted import AssistedPlan
 from surefoot.audit.budget import Budget
-from surefoot.audit.report import EXIT_CODES
+from surefoot.audit.report import EXIT_CODES, Verdict
 from surefoot.audit.servers.audit import Recording
 from surefoot.audit.servers.plan import ServerPlan, Side
 from surefoot.audit.subject import Plan, Subject
@@ -22,7 +23,7 @@ from surefoot.commands.audit_flags import MAX_TOKENS, SAMPLED
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
 from surefoot.types import VERIFY_MODES, SamplingParams, VerifyMode
-from tests.audits import Audits, stand_in
+from tests.audits import Audits, report, stand_in
 from tests.scripted_server import CHOSEN, Place, Script, honest, serving
 from tests.test_cli_flags import SAMPLES
 from tests.threads import one_thread
@@ -197,6 +198,25 @@ def test_transformers_is_asked_for_both_models(audits: Audits) -> None:
 def test_a_setting_reaches_transformers(audits: Audits, arguments: list[str], change: dict[str, Any]) -> None:
     plan = transformers(audits, *arguments)[2]
     assert plan == replace(AssistedPlan(audit_prompts.PROMPTS, max_tokens=MAX_TOKENS), **change)
+
+
+# --- the audit itself
+
+
+def test_the_self_test_uses_every_core_or_as_many_as_it_is_told(audits: Audits) -> None:
+    assert main(["audit", "--self-test"]) == 0
+    assert audits.asked == (os.cpu_count(),)
+    assert main(["audit", "--self-test", "--processes", "3"]) == 0
+    assert audits.asked == (3,)
+
+
+@pytest.mark.parametrize(("verdict", "said"), [("pass", "caught every broken engine"), ("loss", "missed")])
+def test_the_self_test_speaks_of_the_audit(
+    audits: Audits, verdict: Verdict, said: str, capsys: Capture
+) -> None:
+    audits.report = report(verdict)
+    assert main(["audit", "--self-test"]) == EXIT_CODES[verdict]
+    assert said in capsys.readouterr().out.splitlines()[-1]
 
 
 # --- servers

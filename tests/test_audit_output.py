@@ -159,6 +159,7 @@ def complaint(capsys: Capture, *arguments: str) -> str:
         (["--html", ""], ["--html", "no file"]),
         (["--n", "2"], ["--n"]),
         (["--logprobs", "2"], ["--logprobs"]),
+        (["--self-test", "--processes", "0"], ["processes", "0", "[1, 256]"]),
         (["--url", "http://a"], ["--url", "--baseline-url", "--replay"]),
         (["--baseline-url", "http://a"], ["--url", "--baseline-url", "--replay"]),
         ([*URL, *BASELINE, "--replay", "f"], ["--replay", "--url", "--baseline-url"]),

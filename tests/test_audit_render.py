@@ -105,7 +105,7 @@ def test_a_report_without_checks_is_undecided(capsys: pytest.CaptureFixture[str]
 
 def test_the_object_has_the_fields_of_the_report() -> None:
     found = json.loads(as_json(FULL))
-    assert list(found) == ["verdict", "exit_code", "subject", "settings", "checks", "seconds"]
+    assert list(found) == ["verdict", "exit_code", "subject", "settings", "checks", "seconds", "conclusion"]
     assert (found["verdict"], found["exit_code"]) == ("loss", 1)
     first = found["checks"][0]
     assert list(first) == ["name", "verdict", "summary", "tokens", "details", "tables", "curves", "facts"]
@@ -120,6 +120,15 @@ def test_the_object_has_the_fields_of_the_report() -> None:
         ["bonus", 3, None],
         ["nowhere", 0, None],
     ]
+
+
+def test_a_conclusion_of_its_own_takes_the_usual_ones_place(capsys: pytest.CaptureFixture[str]) -> None:
+    own = Report("the audit itself", {}, (check("loss"),), 1.0, conclusion="a fault escaped")
+    assert json.loads(as_json(own))["conclusion"] == "a fault escaped"
+    assert json.loads(as_json(FULL))["conclusion"] == words.MEANINGS["loss"]
+    for text in (printed(capsys, own), page(own)):
+        assert "a fault escaped (exit code 1)" in text
+        assert words.MEANINGS["loss"] not in text
 
 
 def test_facts_keep_their_names_and_become_plain_values() -> None:

@@ -10,11 +10,13 @@ from numbers import Integral, Real
 from typing import Any
 
 from surefoot.audit.report import Report
+from surefoot.audit.words import meaning
 
 
 def as_json(report: Report) -> str:
     """One object, in one line. Numbers that JSON can't write, infinities above all, become null."""
-    whole = {"verdict": report.verdict, "exit_code": report.exit_code, **_plain(report)}
+    judged = {"verdict": report.verdict, "exit_code": report.exit_code}
+    whole = {**judged, **_plain(report), "conclusion": meaning(report)}
     return json.dumps(whole, allow_nan=False)
 
 

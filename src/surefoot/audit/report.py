@@ -55,12 +55,14 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """An audit. subject: what was audited, in a line. settings: how, name → value. seconds: it took."""
+    """An audit. subject: what was audited, in a line. settings: how, name → value. seconds: it took.
+    conclusion: what its verdict means, where that isn't the usual."""
 
     subject: str
     settings: Mapping[str, str]
     checks: tuple[Check, ...]
     seconds: float
+    conclusion: str = ""
 
     @property
     def verdict(self) -> Verdict:

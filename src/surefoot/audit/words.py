@@ -28,9 +28,15 @@ SHORT: Mapping[Verdict, str] = {
 }
 
 
-def conclusion(report: Report) -> str:
+def meaning(report: Report) -> str:
     """The verdict of the whole in a sentence, without its name."""
-    return f"{MEANINGS[report.verdict]} (exit code {report.exit_code}: {SHORT[report.verdict]})"
+    return report.conclusion or MEANINGS[report.verdict]
+
+
+def conclusion(report: Report) -> str:
+    """The same with the exit code, and what the code says."""
+    short = "" if report.conclusion else f": {SHORT[report.verdict]}"
+    return f"{meaning(report)} (exit code {report.exit_code}{short})"
 
 
 def effort(report: Report) -> str:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from surefoot.audit.prompts import encode
-from surefoot.audit.report import Report
+from surefoot.audit.report import Report, Verdict
 from surefoot.commands import audit_servers
 from surefoot.commands.audit_flags import HOW, SAMPLED, Form
-from surefoot.commands.audit_progress import within_budget
+from surefoot.commands.audit_progress import within_budget, without_budget
 from surefoot.commands.audit_shared import audit_seed, prompts, short_answers
 from surefoot.commands.options import DEFAULT_MODEL, sampling_params
 from surefoot.commands.session import LOADING, given, say_inexact, say_loading
@@ -19,6 +21,12 @@ from surefoot.types import SurefootError, VerifyMode, whole
 if TYPE_CHECKING:
     from surefoot.drafters.base import Drafter
     from surefoot.loading import LoadedModel
+
+MAX_PROCESSES = 256  # as many more only wait for each other
+SELF_TESTED: Mapping[Verdict, str] = {
+    "pass": "the audit caught every broken engine, and left the sound ones alone",
+    "loss": "the audit missed a broken engine, or accused sound ones",
+}
 
 
 def audit_own(args: argparse.Namespace) -> Report:
@@ -49,6 +57,15 @@ def audit_transformers(args: argparse.Namespace) -> Report:
     say_loading(args.transformers)
     with within_budget(args) as budget:
         return assisted.audit_transformers(args.transformers, getattr(args, "assistant", None), plan, budget)
+
+
+def self_test(args: argparse.Namespace) -> Report:
+    from surefoot.audit.selftest import run_self_test
+
+    processes = whole("processes", getattr(args, "processes", os.cpu_count() or 1), 1, MAX_PROCESSES)
+    with without_budget("auditing broken engines and sound ones"):
+        report = run_self_test(processes=processes)
+    return replace(report, conclusion=SELF_TESTED[report.verdict])
 
 
 def _lengths(args: argparse.Namespace, draft: str) -> dict[str, Any]:
@@ -96,4 +113,5 @@ FORMS: Mapping[Form, Callable[[argparse.Namespace], Report]] = {
     "own": audit_own,
     "servers": audit_servers.audit,
     "transformers": audit_transformers,
+    "self-test": self_test,
 }

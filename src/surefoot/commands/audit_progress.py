@@ -34,6 +34,19 @@ def within_budget(args: argparse.Namespace) -> Iterator[Budget]:
         yield budget
 
 
+@contextmanager
+def without_budget(title: str) -> Iterator[None]:
+    """Tells a terminal that something goes on, for as long as the block runs."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+    with console.status(title):
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class _Line:
     """Rendered anew at every refresh."""
