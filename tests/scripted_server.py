@@ -15,10 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from surefoot.audit.servers import client
+from surefoot.audit.servers.answers import join
 
 Logits = NDArray[np.float64]
 Json = dict[str, Any]
@@ -208,9 +211,18 @@ def generate(
 
 def _ranked(script: Script, before: Sequence[int], token: int, asked: int) -> list[tuple[int, float]]:
     """The likeliest, and the token itself where it isn't among them."""
-    logs = np.log(probabilities(script.report(script.logits(before))) + 1e-300)
-    top = [int(i) for i in np.argsort(-logs, kind="stable")[:asked]]
-    return [(i, float(logs[i])) for i in (top if token in top else [*top, token])]
+    order, logs = _reported(script.logits, script.report, tuple(before[-2:]))
+    top = order[:asked]
+    return [(i, logs[i]) for i in (top if token in top else [*top, token])]
+
+
+@cache
+def _reported(
+    model: Callable[[Sequence[int]], Logits], report: Callable[[Logits], Logits], ids: tuple[int, ...]
+) -> tuple[list[int], list[float]]:
+    """Tokens, the likeliest first, and every token's log probability. No model looks further back."""
+    logs = np.log(probabilities(report(model(ids))) + 1e-300)
+    return [int(i) for i in np.argsort(-logs, kind="stable")], [float(log) for log in logs]
 
 
 def _name(script: Script, token: int) -> str:
@@ -283,6 +295,35 @@ def chunks(payload: Json, size: int, *, chat: bool) -> Iterator[Json]:
     ended: Json = {"delta": {}} if chat else {"text": ""}
     yield {"choices": [last | ended]}
     yield {"choices": [], "usage": payload.get("usage")}
+
+
+class Direct:
+    """Stands where a client stands and asks a script without any network, for audits of many requests."""
+
+    scripts: ClassVar[dict[str, Running]] = {}
+
+    def __init__(self, url: str, **options: object) -> None:
+        self.url, self.running = url, self.scripts[url]
+
+    def close(self) -> None:
+        pass
+
+    def models(self) -> list[str]:
+        return list(self.running.script.models)
+
+    def ask(self, path: str, body: Json) -> Json:
+        script = self.running.script
+        _, times = self.running.count({"path": path} | body)
+        if path == "/tokenize":
+            if not script.tokenizes:
+                raise client.RefusedError(path)
+            return {"tokens": tokenize(body["prompt"])}
+        chat = path == "/v1/chat/completions"
+        try:
+            payload = complete(script, body, times, chat=chat)
+        except RefusedError as error:
+            raise client.RefusedError(str(error)) from None
+        return join(chunks(payload, script.per_chunk, chat=chat)) if body.get("stream") else payload
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -141,17 +141,18 @@ def _ranked(choices: Iterable[Choice]) -> tuple[Choice, ...]:
 def _choice(
     name: str, logprob: float | None, data: Sequence[int] | None = None, token: int | None = None
 ) -> Choice:
+    log = math.nan if logprob is None else logprob
+    if name.startswith("token_id:"):  # vLLM's, when asked for ids
+        return Choice(name, log, None, int(name.removeprefix("token_id:")))
     known: bytes | None = bytes(data) if data is not None else _spelled(name)
-    if (numbered := re.fullmatch(r"token_id:(\d+)", name)) is not None:  # vLLM's, when asked for ids
-        return Choice(name, math.nan if logprob is None else logprob, None, int(numbered[1]))
     if known is not None and _LOST in known:
         known = None
-    return Choice(name, math.nan if logprob is None else logprob, known, token)
+    return Choice(name, log, known, token)
 
 
 def _spelled(name: str) -> bytes:
     r"""Bytes of a token's name; OpenAI's completions write half a character as `bytes:\xe2\x80`."""
-    if re.fullmatch(r"bytes:(\\x[0-9a-fA-F]{2})+", name):
+    if name.startswith("bytes:\\x") and re.fullmatch(r"bytes:(\\x[0-9a-fA-F]{2})+", name):
         return bytes(int(pair, 16) for pair in name.removeprefix("bytes:").split("\\x")[1:])
     return name.encode("utf-8", errors="replace")
 

@@ -35,7 +35,10 @@ class Client:
         self._retries, self._wait = retries, wait
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx.Limits(max_connections=None)
-        self._http = httpx.Client(headers=headers, timeout=timeout, limits=limits)
+        secure = url.startswith(
+            "https://"
+        )  # reading the certificates takes a while, and http has no use for it
+        self._http = httpx.Client(headers=headers, timeout=timeout, limits=limits, verify=secure)
 
     def close(self) -> None:
         self._http.close()

@@ -103,7 +103,7 @@ def find_scoring(ask: Ask, dialect: Dialect, prompt: str) -> Dialect:
     found = _with(dialect, tokenizes=ids is not None)
     if not dialect.listed:
         return found
-    if ids is None and not dialect.chat:
+    if ids is None:
         answer = parse(ask(dialect.path, dialect.request(prompt, max_tokens=2, temperature=0.0)))
         ids = None if answer.prompt_ids is None else list(answer.prompt_ids)
     for by_id, tried in _ways(prompt, ids):

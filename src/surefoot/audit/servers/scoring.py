@@ -104,9 +104,10 @@ class Scorer:
     def _whole(self, sample: Sample, payload: dict[str, Any]) -> list[Place] | None:
         """Cut out of a whole text's lists; None where the server read other tokens than were emitted."""
         emitted = _visible(sample.answer)
-        told = parse(payload).prompt_tokens
+        answer = parse(payload)
+        told = answer.prompt_tokens
         read: Sequence[Place | None] | None = parse_prompt(payload)
-        after: Sequence[Place] = parse(payload).places or ()
+        after: Sequence[Place] = answer.places or ()
         if read is None:  # an echo: the text's own tokens, and the one that was generated behind it
             size = len(after) - 1 if told is None else told
             read, after = after[:size], after[size:]

@@ -13,6 +13,7 @@ No model and no server in here: texts are arguments.
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -64,11 +65,10 @@ def string_kernel(texts: Sequence[str]) -> Gram:
     """[n, n]: the share of places at which both have the same character behind the first word."""
     rests = [after_first_word(text)[:_LONGEST] for text in texts]
     length = max(1, *(len(rest) for rest in rests))
-    letters = np.zeros((len(rests), length), dtype=np.int32)  # 0 behind the end, where nothing agrees
-    for row, rest in enumerate(rests):
-        letters[row, : len(rest)] = [ord(letter) + 1 for letter in rest]
-    same = [((letters == row) & (row > 0)).mean(axis=1) for row in letters]
-    return np.asarray(same, dtype=np.float64)
+    # An array of texts is one of code points, with 0 behind each end, where nothing agrees.
+    letters = np.array(rests, dtype=f"U{length}").view(np.uint32).reshape(len(rests), length)
+    same = [((letters == row) & (row > 0)).sum(axis=1) for row in letters]
+    return np.asarray(same, dtype=np.float64) / length
 
 
 def two_sample(
@@ -87,7 +87,7 @@ def two_sample(
     shuffled = np.zeros(shuffles)
     for gram, sign in zip(grams, signs, strict=True):
         rows = rng.permuted(np.tile(sign, (shuffles, 1)), axis=1)
-        shuffled += np.einsum("bi,ij,bj->b", rows, gram, rows, optimize=True)
+        shuffled += ((rows @ gram) * rows).sum(axis=1)
     # Equal forms, which rounding may part, count as being as large.
     p = (1 + int((shuffled >= statistic - 1e-9 * abs(statistic)).sum())) / (1 + shuffles)
     critical = float(np.quantile(shuffled, 1 - alpha)) if heaps else np.inf
@@ -104,12 +104,30 @@ def _signs(one: int, other: int) -> NDArray[np.float64]:
 def _detectable(
     heaps: Heaps, kernel: Kernel, critical: float, rng: np.random.Generator, foreign: Sequence[str]
 ) -> float | None:
-    """Puts foreign texts among real ones, shuffled so that nothing else differs, and looks."""
-    for share in _SHARES:
-        found = sum(_trial(heaps, kernel, rng, foreign, share) > critical for _ in range(_TRIALS))
-        if found >= POWER * _TRIALS:
-            return share
-    return None
+    """Puts foreign texts among real ones, shuffled so that nothing else differs, and looks.
+
+    A larger share is found more often, so that halving finds the smallest.
+    """
+    seen = bisect_left(
+        _SHARES, True, key=lambda share: _is_found(heaps, kernel, critical, rng, foreign, share)
+    )
+    return _SHARES[seen] if seen < len(_SHARES) else None
+
+
+def _is_found(
+    heaps: Heaps,
+    kernel: Kernel,
+    critical: float,
+    rng: np.random.Generator,
+    foreign: Sequence[str],
+    share: float,
+) -> bool:
+    missed = 0
+    for _ in range(_TRIALS):
+        missed += _trial(heaps, kernel, rng, foreign, share) <= critical
+        if missed > (1 - POWER) * _TRIALS:
+            return False
+    return True
 
 
 def _trial(
