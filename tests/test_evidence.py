@@ -40,6 +40,34 @@ def test_the_stake_is_worth_the_same_on_average_whatever_happens(
     assert expected == pytest.approx(1)
 
 
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(PROBS, st.floats(-1.0, 1.0), st.sampled_from(PLACES)), min_size=1, max_size=5),
+    st.floats(0.0, 0.2),
+)
+def test_probabilities_within_the_tolerance_make_no_stake_grow(
+    tokens: list[tuple[float, float, str]], tolerance: float
+) -> None:
+    """Over every outcome of a few tokens whose true probabilities are off by up to that much."""
+    expected = 0.0
+    for hits in product((False, True), repeat=len(tokens)):
+        evidence, chance = Evidence(SUSPICIONS, PLACES, 0.01, tolerance), 1.0
+        for (prob, off, place), hit in zip(tokens, hits, strict=True):
+            true = min(1.0, max(0.0, prob + off * tolerance))
+            chance *= true if hit else 1 - true
+            evidence.add([seen(prob, hit, place)], 1)
+        expected += chance * math.exp(evidence.log_e)
+    assert expected <= 1 + 1e-9
+
+
+def test_a_tolerance_is_part_of_the_bias_that_is_stated() -> None:
+    evidences = [Evidence(SUSPICIONS, PLACES, 0.01, tolerance) for tolerance in (0.0, 0.03)]
+    for evidence in evidences:
+        evidence.add([seen(0.5, True)] * 1000, 1000)
+    strict, tolerant = (evidence.sight("draft").bias for evidence in evidences)
+    assert tolerant == pytest.approx(strict + 0.03)
+
+
 def stream(evidence: Evidence, probs: np.ndarray, shift: float, rng: np.random.Generator) -> None:
     """Tokens whose hits are as much likelier than they should be as `shift` says."""
     hits = rng.random(len(probs)) < np.clip(probs + shift, 0, 1)

@@ -27,7 +27,8 @@ Heaps = Sequence[tuple[Sequence[str], Sequence[str]]]  # per prompt: one side's 
 _WORD = re.compile(r"\s*\S+\s?")
 _LONGEST = 1000  # characters
 _SHARES = (0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1.0)
-_TRIALS = 40
+_TRIALS = 60
+_SHUFFLES = 20  # expected above the limit
 POWER = 0.9
 
 
@@ -80,19 +81,26 @@ def two_sample(
     that should be found when they stand in for one side's, for the power; without any it isn't computed.
     """
     heaps = [(list(one), list(other)) for one, other in heaps if one and other]
-    grams = [kernel([*one, *other]) for one, other in heaps]
-    signs = [_signs(len(one), len(other)) for one, other in heaps]
-    shuffles = int(np.ceil(20 / alpha))
-    statistic = sum(float(sign @ gram @ sign) for gram, sign in zip(grams, signs, strict=True))
-    shuffled = np.zeros(shuffles)
-    for gram, sign in zip(grams, signs, strict=True):
-        rows = rng.permuted(np.tile(sign, (shuffles, 1)), axis=1)
-        shuffled += ((rows @ gram) * rows).sum(axis=1)
+    shuffles = int(np.ceil(_SHUFFLES / alpha))
+    statistic, shuffled = _forms(heaps, kernel, shuffles, rng)
     # Equal forms, which rounding may part, count as being as large.
     p = (1 + int((shuffled >= statistic - 1e-9 * abs(statistic)).sum())) / (1 + shuffles)
-    critical = float(np.quantile(shuffled, 1 - alpha)) if heaps else np.inf
-    detectable = _detectable(heaps, kernel, critical, rng, foreign) if heaps and foreign else None
+    detectable = _detectable(heaps, kernel, alpha, rng, foreign) if heaps and foreign else None
     return TwoSample(p, statistic, detectable, sum(len(one) + len(other) for one, other in heaps))
+
+
+def _forms(
+    heaps: Heaps, kernel: Kernel, shuffles: int, rng: np.random.Generator
+) -> tuple[float, NDArray[np.float64]]:
+    """The form, and the forms with the sides shuffled so many times."""
+    form, shuffled = 0.0, np.zeros(shuffles)
+    for one, other in heaps:
+        gram, sign = kernel([*one, *other]), _signs(len(one), len(other))
+        form += float(sign @ gram @ sign)
+        if shuffles:
+            rows = rng.permuted(np.tile(sign, (shuffles, 1)), axis=1)
+            shuffled += ((rows @ gram) * rows).sum(axis=1)
+    return form, shuffled
 
 
 def _signs(one: int, other: int) -> NDArray[np.float64]:
@@ -102,44 +110,39 @@ def _signs(one: int, other: int) -> NDArray[np.float64]:
 
 
 def _detectable(
-    heaps: Heaps, kernel: Kernel, critical: float, rng: np.random.Generator, foreign: Sequence[str]
+    heaps: Heaps, kernel: Kernel, alpha: float, rng: np.random.Generator, foreign: Sequence[str]
 ) -> float | None:
     """Puts foreign texts among real ones, shuffled so that nothing else differs, and looks.
 
     A larger share is found more often, so that halving finds the smallest.
     """
-    seen = bisect_left(
-        _SHARES, True, key=lambda share: _is_found(heaps, kernel, critical, rng, foreign, share)
-    )
+    seen = bisect_left(_SHARES, True, key=lambda share: _is_found(heaps, kernel, alpha, rng, foreign, share))
     return _SHARES[seen] if seen < len(_SHARES) else None
 
 
 def _is_found(
-    heaps: Heaps,
-    kernel: Kernel,
-    critical: float,
-    rng: np.random.Generator,
-    foreign: Sequence[str],
-    share: float,
+    heaps: Heaps, kernel: Kernel, alpha: float, rng: np.random.Generator, foreign: Sequence[str], share: float
 ) -> bool:
+    """Whether nine forms of ten exceed the limit that shuffles of such heaps give."""
+    _, shuffled = _forms(_mixed(heaps, rng, foreign, share), kernel, int(np.ceil(_SHUFFLES / alpha)), rng)
+    limit = np.quantile(shuffled, 1 - alpha)
     missed = 0
     for _ in range(_TRIALS):
-        missed += _trial(heaps, kernel, rng, foreign, share) <= critical
+        form, _ = _forms(_mixed(heaps, rng, foreign, share), kernel, 0, rng)
+        missed += int(form <= limit)
         if missed > (1 - POWER) * _TRIALS:
             return False
     return True
 
 
-def _trial(
-    heaps: Heaps, kernel: Kernel, rng: np.random.Generator, foreign: Sequence[str], share: float
-) -> float:
-    form = 0.0
+def _mixed(heaps: Heaps, rng: np.random.Generator, foreign: Sequence[str], share: float) -> Heaps:
+    """The same texts in other places, and foreign ones for that share of the other side's."""
+    mixed = []
     for one, other in heaps:
         texts = [*one, *other]
         texts = [texts[int(at)] for at in rng.permutation(len(texts))]
         for at in range(len(one), len(texts)):
             if rng.random() < share:
                 texts[at] = foreign[int(rng.integers(len(foreign)))]
-        sign = _signs(len(one), len(other))
-        form += float(sign @ kernel(texts) @ sign)
-    return form
+        mixed.append((texts[: len(one)], texts[len(one) :]))
+    return mixed
