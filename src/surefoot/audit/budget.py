@@ -37,6 +37,11 @@ class Budget:
             self._whole.spend(tokens)
 
     @property
+    def spent(self) -> int:
+        """Output tokens so far."""
+        return self._spent
+
+    @property
     def elapsed(self) -> float:
         """Seconds since it began."""
         return self._clock() - self._began

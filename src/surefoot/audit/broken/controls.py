@@ -52,29 +52,40 @@ def _asking(**params: Any) -> SamplingParams:
 
 
 _MODEL = Setting(tables())
-_TREE = replace(_MODEL, drafter="tree", draft_tokens=(4, 6))
-_NGRAM = replace(_MODEL, drafter="ngram")
+_NGRAM = replace(_MODEL, drafter="ngram", audited=1500)
 _LONG = replace(_MODEL, pair=tables(order=3))
 _CROWD = replace(_MODEL, companions=(2, 4))
-_COLD = replace(_MODEL, params=_asking(temperature=0.5))
+_COLD = replace(_MODEL, params=_asking(temperature=0.3), draft_tokens=(1, 2), audited=1500)
 _NARROW = replace(_MODEL, params=_asking(top_p=0.7))
-_FEW = replace(_MODEL, params=_asking(top_k=2))
 _FLOORED = replace(_MODEL, params=_asking(min_p=0.2))
-_PENALISED = replace(_MODEL, params=_asking(presence_penalty=2, frequency_penalty=1), max_tokens=16)
 _BIASED = replace(_MODEL, params=_asking(logit_bias={1: 2.0, 2: 2.0, 3: -2.0}))
 _ENDING = replace(_MODEL, ends=True)
 _HELD_BACK = replace(_ENDING, params=_asking(min_tokens=12, logit_bias={EOS: 2.0}))
 _GREEDY = replace(_MODEL, pair=tables(order=6), params=_asking(temperature=0))
+_PENALISED = Setting(
+    tables(off=0.3),
+    params=_asking(presence_penalty=2, frequency_penalty=1),
+    draft_tokens=(5, 7),
+    max_tokens=16,
+)
 
 # Laws under which a fault of the rules shows soon.
 _DICE = Setting(dice((0.6, 0.3, 0.1), (0.2, 0.5, 0.3)))
-_TWO_LACKING = Setting(dice((0.05, 0.7, 0.25), (0.02, 0.23, 0.75)), draft_tokens=(3, 5))
+_THREE = replace(_DICE, audited=1500)
 _ONE_LACKING = Setting(dice((0.5, 0.3, 0.2), (0.2, 0.1, 0.7)), draft_tokens=(3, 5))
-_UNSURE = Setting(dice((0.3, 0.3, 0.4), (0.5, 0.3, 0.2)), draft_tokens=(3,))
-_ALIKE = Setting(dice((0.46, 0.16, 0.38), (0.47, 0.5, 0.03)), draft_tokens=(2,))
-_TWINS = Setting(dice((0.2, 0.3, 0.5), (0.3, 0.3, 0.4)), drafter="tree", draft_tokens=(2,))
-_COIN = Setting(dice((0.5, 0.5), (0.85, 0.15)), draft_tokens=(6,), audited=6000)
-_BENT = Setting(dice((0.7, 0.3), (0.3, 0.7)), draft_tokens=(6,), audited=6000)
+_TWO_LACKING = Setting(dice((0.06, 0.69, 0.25), (0.01, 0.24, 0.75)), draft_tokens=(3,), audited=1500)
+_IMPOSSIBLE = Setting(dice((0.5, 0.5, 0.0), (0.05, 0.05, 0.9)), audited=3000)
+_UNSURE = Setting(dice((0.3, 0.3, 0.4), (0.5, 0.3, 0.2)), draft_tokens=(3,), audited=1500)
+_ALIKE = Setting(dice((0.46, 0.16, 0.38), (0.47, 0.5, 0.03)), draft_tokens=(2,), audited=3000)
+_COIN = Setting(
+    dice((0.5, 0.5), (0.95, 0.05)), draft_tokens=(6,), companions=(0,), max_tokens=64, audited=3000
+)
+_BENT = replace(_COIN, pair=dice((0.6, 0.4), (0.3, 0.7)), audited=5000)
+_TWINS = Setting(dice((0.1, 0.2, 0.7), (0.28, 0.28, 0.44)), drafter="tree", draft_tokens=(2,))
+_TREE = Setting(dice((0.77, 0.17, 0.06), (0.03, 0.09, 0.88)), drafter="tree", draft_tokens=(4, 6))
+_FOUR = Setting(
+    dice((0.07, 0.05, 0.34, 0.54), (0.08, 0.72, 0.04, 0.16)), drafter="tree", draft_tokens=(2,), audited=3000
+)
 
 
 def _fault(
@@ -129,8 +140,8 @@ _SAID_TO_BE_DRAWN = (
     _fault(
         "argmax draft with the full q",
         _drawing(drafts.argmax_said_to_be_drawn),
-        rejection=_MODEL,
-        block=_MODEL,
+        rejection=_THREE,
+        block=_THREE,
     ),
     _fault("raw q, warped draft", _drawing(drafts.raw_row_of_a_warped_draw), rejection=_COLD),
     _fault("warped q, raw draft", _drawing(drafts.warped_row_of_a_raw_draw), block=_COLD),
@@ -160,8 +171,8 @@ _TRANSFORMED = (
     ),
 )
 _RULES = (
-    _fault("residual not normalised", _judging(noises.judges_without_normalising), rejection=_MODEL),
-    _fault("no residual", _by(rules.by_tokens(recovers=rules.recovers_from_target)), rejection=_MODEL),
+    _fault("residual not normalised", _judging(noises.judges_without_normalising), rejection=_DICE),
+    _fault("no residual", _by(rules.by_tokens(recovers=rules.recovers_from_target)), rejection=_DICE),
     _fault(
         "no residual, n-gram", _by(rules.by_tokens(recovers=rules.recovers_from_target)), rejection=_NGRAM
     ),
@@ -169,12 +180,13 @@ _RULES = (
     _fault("first draft token unverified", _judging(verdicts.first_token_agreed), coupled=_NGRAM),
     _fault("accepts when p ≥ q", _by(rules.by_tokens(accepts=rules.accepts_if_likelier)), rejection=_MODEL),
     _fault(
-        "accepts when p ≥ 0.1", _by(rules.by_tokens(accepts=rules.accepts_what_is_typical)), rejection=_DICE
+        "accepts when p ≥ 0.1",
+        _by(rules.by_tokens(accepts=rules.accepts_what_is_typical)),
+        rejection=_ONE_LACKING,
     ),
-    _fault("accepts at u = 0, in bfloat16", _by(noises.coarse_uniforms), rejection=_FEW),
+    _fault("accepts at u = 0, in bfloat16", _by(noises.coarse_uniforms), rejection=_IMPOSSIBLE),
     _fault("one coin for a whole draft", _by(rules.one_uniform), rejection=_ONE_LACKING),
-    _fault("block rule, early break", _by(rules.block_with(early_break=True)), block=_DICE),
-    _fault("block rule, token residual", _by(rules.block_with(token_residual=True)), block=_TWO_LACKING),
+    _fault("block rule, early break", _by(rules.block_with(early_break=True)), block=_THREE),
     _fault(
         "token rule, block residual",
         _by(rules.by_tokens(recovers=rules.recovers_as_by_blocks)),
@@ -195,7 +207,7 @@ _TREES = (
         "tree: top-k as samples", _submitting(drafts.rearranged(drafts.likeliest_of_all)), rejection=_TWINS
     ),
     _fault(
-        "tree: eldest's q in the residual", _by(rules.recursive(residual_by_eldest=True)), rejection=_TREE
+        "tree: eldest's q in the residual", _by(rules.recursive(residual_by_eldest=True)), rejection=_FOUR
     ),
     _fault("tree: eldest's q in the ratio", _by(rules.recursive(ratio_by_eldest=True)), rejection=_TREE),
 )
@@ -239,7 +251,7 @@ _ENDS = (
     _fault(
         "minimum unknown inside a block", _seeing(views.ends_inside), coupled=_HELD_BACK, block=_HELD_BACK
     ),
-    _fault("a token beyond the maximum", lambda: ends.OneTokenMore, coupled=_MODEL, rejection=_NGRAM),
+    _fault("a token beyond the maximum", lambda: ends.OneTokenMore, coupled=_NGRAM, rejection=_NGRAM),
 )
 
 CONTROLS: tuple[Control, ...] = tuple(

@@ -76,7 +76,7 @@ class Pair:
     draft: LogitsOf
 
 
-def tables(order: int = 1, vocab_size: int = 12, off: float = 0.7) -> Pair:
+def tables(order: int = 1, vocab_size: int = 12, off: float = 1.0) -> Pair:
     """Random logits for every context of `order` tokens; the draft adds `off` times others to them."""
     target, other = (random_table(vocab_size, order, seed) for seed in (1, 2))
 
@@ -106,9 +106,9 @@ class Setting:
     companions: tuple[int, ...] = (0, 2)
     max_tokens: int = 32
     ends: bool = False
-    audited: int = 1000
+    audited: int = 640
 
-    def plan(self, seed: int = 0) -> Plan:
+    def plan(self, seed: int, alpha: float) -> Plan:
         generator = np.random.default_rng(0)
         prompts = generator.integers(1, self.pair.vocab_size, (_PROMPTS, _PROMPT_LENGTH)).tolist()
         return Plan(
@@ -117,6 +117,7 @@ class Setting:
             draft_tokens=self.draft_tokens,
             companions=self.companions,
             chunks=(17, 64),
+            alpha=alpha,
             seed=seed,
         )
 
