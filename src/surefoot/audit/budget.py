@@ -31,6 +31,10 @@ class Budget:
         tokens = None if self._tokens is None else int(share * max(0, self._tokens - self._spent))
         return Budget(seconds, tokens, self._clock, whole=self)
 
+    def restart(self) -> None:
+        """Begins now: what was done before, loading say, isn't counted."""
+        self._began, self._spent = self._clock(), 0
+
     def spend(self, tokens: int) -> None:
         self._spent += tokens
         if self._whole is not None:

@@ -83,6 +83,8 @@ def _answer(game: Game, detect: float, ending: Ending, assisted: bool) -> tuple[
         return "loss", f"{found}; {scored}{also}"
     if ending.failure:
         return "undecided", f"fails: {ending.failure}; {scored}"
+    if not game.evidence.tokens:
+        return "undecided", "the budget was spent before it began"
     if assisted and not game.drafted:
         return "undecided", f"nothing was ever drafted; {scored}"
     seen = f"{scored}; {_power(game, assisted)}"

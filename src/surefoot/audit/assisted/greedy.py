@@ -124,6 +124,8 @@ def _answer(
         )
     if failure:
         return "undecided", f"{failure}; {compared}"
+    if not done:
+        return "undecided", "the budget was spent before it began"
     if done < asked:
         return "undecided", f"the budget ended it; {compared}, no loss{near}"
     if not drafted:

@@ -31,8 +31,10 @@ class Round:
 def softmax(logits: NDArray[np.floating]) -> NDArray[np.float64]:
     """Of one row, in float64."""
     row = logits.astype(np.float64)
-    row = np.exp(row - row.max())
-    return row / np.asarray(row.sum())
+    row -= row.max()
+    np.exp(row, out=row)
+    row /= row.sum()
+    return row
 
 
 @contextmanager

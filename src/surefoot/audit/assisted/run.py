@@ -24,13 +24,14 @@ def audit_transformers(target: str, assistant: str | None, options: AssistedPlan
 
     target, assistant: folders as transformers saves them, .gguf files or names of models that were pulled.
     Greedy checks compare tokens; sampled ones score them, after plain `generate` has played the same game as
-    a control. A mode that raises is `undecided`, and its check says what it raised. The budget is shared out
-    among the checks that are still to come. Raises SurefootError without transformers 5, for a model that it
+    a control. A mode that raises is `undecided`, and its check says what it raised. The budget begins when the
+    models are loaded, and is shared out among the checks that are still to come. Raises SurefootError without transformers 5, for a model that it
     can't load, for a mode that can't be had, and when plain `generate` fails.
     """
     with quiet():
         loaded = load(target)
         helper = None if assistant is None else load(assistant)
+        budget.restart()
         modes = modes_of(loaded, helper, options)
         generation = Generation(loaded, options)
         checks = _Checks(generation, options, budget, len(modes))
@@ -68,47 +69,55 @@ class _Checks:
         self.done.append(greedy_check(self._generation, mode, self._plan, self._share()))
 
     def control(self) -> None:
-        game, ending = self._play(None)
-        check = sampled_check(CONTROL, game, self._plan.detect, ending, assisted=False)
+        game, ending = play(self._generation, None, self._plan, self._share())
+        self.done.append(sampled_check(CONTROL, game, self._plan.detect, ending, assisted=False))
         if game.over:
             self._broken = f"not looked at: {CONTROL} doesn't follow its own probabilities"
-        self.done.append(check)
 
     def sampled(self, mode: Assistance) -> None:
-        game, ending = self._play(mode)
+        more = self._share()
+        if self._broken:
+            game, ending = play(self._generation, mode, self._plan, lambda tokens: False)
+            ending = Ending(control=self._broken)
+        else:
+            game, ending = play(self._generation, mode, self._plan, more)
         label = f"{mode.label}: sampled"
         self.done.append(sampled_check(label, game, self._plan.detect, ending, assisted=True))
 
-    def _play(self, mode: Assistance | None) -> tuple[Game, Ending]:
-        """Continuations of one prompt after the other, each with a seed of its own, until a loss is found,
-        or could have been, or the budget is spent. mode: None for plain `generate`."""
-        plan, generation, more = self._plan, self._generation, self._share()
-        prompts, assisted = generation.prompts, mode is not None
-        transformed = len(generation.processors(prompts[0], True)) > 0
-        game = new_game(plan.alpha, plan.draft_tokens, transformed, assisted)
-        if self._broken:
-            return game, Ending(control=self._broken)
-        tokens: tuple[int, ...] = ()
-        for number in count():
-            if not more(len(tokens)):
-                break
-            prompt = prompts[number % len(prompts)]
-            try:
-                tokens, rounds = self._continue(prompt, mode, (plan.seed + number) % 2**64)
-            except ModeFailedError as error:
-                return game, Ending(failure=str(error))
-            game.add(generation, prompt, tokens, rounds)
-            if game.over or power_reached(game, plan.detect, assisted=assisted):
-                break
-        return game, Ending()
 
-    def _continue(
-        self, prompt: tuple[int, ...], mode: Assistance | None, seed: int
-    ) -> tuple[tuple[int, ...], list[Round]]:
-        if mode is None:
-            return self._generation.plain(prompt, sampled=True, seed=seed), []
-        with rounds_of(self._generation.model) as rounds:
-            return self._generation.assisted(prompt, mode, sampled=True, seed=seed), rounds
+def play(
+    generation: Generation, mode: Assistance | None, plan: AssistedPlan, more: Callable[[int], bool]
+) -> tuple[Game, Ending]:
+    """Continuations of one prompt after the other, each with a seed of its own, until a loss is found, or one
+    of the size asked for could have been, or nothing more may be spent.
+
+    mode: None for plain `generate`. more: as for `greedy_check`.
+    """
+    assisted, prompts = mode is not None, generation.prompts
+    transformed = len(generation.processors(prompts[0], True)) > 0
+    game = new_game(plan.alpha, plan.draft_tokens, transformed, assisted)
+    tokens: tuple[int, ...] = ()
+    for number in count():
+        if not more(len(tokens)):
+            break
+        prompt, seed = prompts[number % len(prompts)], (plan.seed + number) % 2**64
+        try:
+            tokens, rounds = _continuation(generation, mode, prompt, seed)
+        except ModeFailedError as error:
+            return game, Ending(failure=str(error))
+        game.add(generation, prompt, tokens, rounds)
+        if game.over or power_reached(game, plan.detect, assisted=assisted):
+            break
+    return game, Ending()
+
+
+def _continuation(
+    generation: Generation, mode: Assistance | None, prompt: tuple[int, ...], seed: int
+) -> tuple[tuple[int, ...], list[Round]]:
+    if mode is None:
+        return generation.plain(prompt, sampled=True, seed=seed), []
+    with rounds_of(generation.model) as rounds:
+        return generation.assisted(prompt, mode, sampled=True, seed=seed), rounds
 
 
 def _subject(target: Loaded, assistant: Loaded | None) -> str:
