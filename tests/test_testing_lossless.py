@@ -91,6 +91,12 @@ def test_the_message_shows_the_smallest_case_and_both_laws() -> None:
     )
 
 
+def test_a_smaller_case_shows_the_fault_no_less() -> None:
+    with pytest.raises(AssertionError) as caught:
+        assert_lossless(by_blocks(token_residual=True))
+    assert float(str(caught.value).partition("total variation ")[2].split()[2].rstrip(",")) > 0.005
+
+
 @pytest.mark.parametrize("name", ["q of the position before", "block rule with an early break"])
 @pytest.mark.parametrize("make_generator", [None, np.random.default_rng])
 def test_the_last_line_shows_the_same_again(name: str, make_generator: Callable[[int], Any] | None) -> None:
@@ -120,6 +126,16 @@ def test_torch_samplers_are_tried_by_running_them() -> None:
 
     with pytest.raises(AssertionError, match=r"(?s)total variation .* in 500 runs; p-value at most 1e-"):
         assert_lossless(resampling, runs=500, make_generator=seeded)
+
+
+def test_a_sampler_may_write_into_what_it_gets() -> None:
+    assert_lossless(samplers.by_multinomial, runs=100, make_generator=np.random.default_rng)
+
+
+def test_a_sampler_with_too_many_branches_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(surefoot.testing.trial, "PLAYS", 3)
+    with pytest.raises(AssertionError, match=r"not by enumeration: NotEnumerable: .*more than 3 branches"):
+        assert_lossless(faulty(recover=lambda p, q, token: p), runs=1000)
 
 
 def test_what_defies_enumeration_is_tried_by_running_it() -> None:
