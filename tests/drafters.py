@@ -346,6 +346,78 @@ class CantStopEarly(Stateful):
         del self.fed[seq]
 
 
+class LosesItsTemper(Stateless):
+    """A little colder each time it is asked: the tokens stay, the probabilities don't."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def chain(self, request: DraftRequest) -> Draft:
+        self.asked += 1
+        return super().chain(request)
+
+    def drawn(self, request: DraftRequest, tokens: list[int]) -> tuple[int, NDArray[np.float64] | None]:
+        colder = np.float32(1 + 1e-4 * self.asked)
+        return request.draw(logits_after([*request.tokens, *tokens]) * colder, tokens)
+
+
+class OnlyTheEldest(TopTree):
+    """Takes the first child for the accepted one."""
+
+    def __init__(self) -> None:
+        self.lost: set[int] = set()
+
+    def chain(self, request: DraftRequest) -> Draft:
+        return Draft() if request.seq in self.lost else super().chain(request)
+
+    def observe(self, seq: int, verdict: Verdict) -> None:
+        if verdict.path and verdict.path[0] != 0:
+            self.lost.add(seq)
+
+
+class CountsByVerdicts(Stateful):
+    """Believes that every token comes through `observe`."""
+
+    def start(self, seq: int, tokens: Sequence[int]) -> None:
+        self.fed[seq] = list(tokens)
+
+    def chain(self, request: DraftRequest) -> Draft:
+        draft = Stateless.chain(self, request)
+        self.committed[request.seq] = len(self.fed[request.seq])
+        self.fed[request.seq] += draft.tokens
+        return draft
+
+    def observe(self, seq: int, verdict: Verdict) -> None:
+        super().observe(seq, verdict)
+        self.fed[seq].append(verdict.next_token)
+
+
+class ForgetsTheAbsent(Stateful):
+    """A sequence that sits out a round is taken for stopped."""
+
+    def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
+        drafts = super().propose(requests)
+        asked = {request.seq for request in requests}
+        for seq in self.fed.keys() - asked:
+            self.fed[seq] = [0] * len(self.fed[seq])
+        return drafts
+
+
+class KeepsADraftUnderWay(Stateful):
+    """Forgets a stopped sequence, but not one whose last draft it never heard of."""
+
+    def start(self, seq: int, tokens: Sequence[int]) -> None:
+        self.fed.setdefault(seq, [])
+
+    def observe(self, seq: int, verdict: Verdict) -> None:
+        super().observe(seq, verdict)
+        del self.committed[seq]
+
+    def stop(self, seq: int) -> None:
+        if seq not in self.committed:
+            del self.fed[seq]
+
+
 FRESH = r"it proposed \[.*\]; a new drafter that starts with its \d+ tokens proposes \["
 
 WRONG: dict[str, tuple[type[Stateless], str]] = {
@@ -369,5 +441,10 @@ WRONG: dict[str, tuple[type[Stateless], str]] = {
     "stops everything": (StopsEverything, "propose raised KeyError: 1"),
     "silent after a rejection": (SilentAfterARejection, r"it proposed \[\]; a new drafter"),
     "can't stop early": (CantStopEarly, "stop raised KeyError: 0"),
+    "other probs, same tokens": (LosesItsTemper, "it returned other probs than a new drafter"),
+    "only the eldest child": (OnlyTheEldest, r"it proposed \[\]; a new drafter"),
+    "counts by verdicts": (CountsByVerdicts, FRESH),
+    "forgets the absent": (ForgetsTheAbsent, FRESH),
+    "keeps a draft under way": (KeepsADraftUnderWay, FRESH),
     "never drafts": (Silent, "it drafted nothing, so nothing was shown"),
 }
