@@ -80,22 +80,10 @@ def audit(folders: dict[str, str], tokens: int, assistant: str | None = "draft",
     return audit_transformers(folders["target"], helper, plan(**changes), Budget(tokens=tokens))
 
 
-def limit(tokens: int) -> Callable[[int], bool]:
-    """As much as `greedy_check` and `play` may spend."""
-    budget = Budget(tokens=max(tokens, 1))
-    budget.spend(int(tokens == 0))
-
-    def more(used: int) -> bool:
-        budget.spend(used)
-        return budget.left
-
-    return more
-
-
 def greedy(target: Loaded, assistant: Loaded | None = None, mode: Mode = "assistant") -> Check:
     options = plan()
     helped = assistance(mode, target, assistant or target, options)
-    return greedy_check(Generation(target, options), helped, options, limit(10**6))
+    return greedy_check(Generation(target, options), helped, options, Budget(tokens=10**6))
 
 
 def sampled(
@@ -104,7 +92,7 @@ def sampled(
     """Goes on until a loss is found or the tokens are spent, unless `detect` is among the changes."""
     options = plan(**{"max_tokens": 32, "detect": 1e-3, **changes})
     helped = assistance(mode, target, assistant or target, options)
-    game, ending = play(Generation(target, options), helped, options, limit(tokens))
+    game, ending = play(Generation(target, options), helped, options, Budget(tokens=tokens))
     return sampled_check("a mode: sampled", game, options.detect, ending, assisted=True)
 
 
@@ -136,9 +124,9 @@ def test_at_temperature_0_only_greedy_is_asked_about(folders: dict[str, str]) ->
 def test_a_spent_budget_leaves_everything_undecided(target: Loaded) -> None:
     options = plan()
     generation, mode = Generation(target, options), assistance("assistant", target, target, options)
-    game, ending = play(generation, mode, options, limit(0))
+    game, ending = play(generation, mode, options, Budget(tokens=0))
     check = sampled_check("sampled", game, options.detect, ending, assisted=True)
-    for spent in (greedy_check(generation, mode, options, limit(0)), check):
+    for spent in (greedy_check(generation, mode, options, Budget(tokens=0)), check):
         assert (spent.verdict, spent.tokens) == ("undecided", 0)
         assert spent.summary == "the budget was spent before it began"
 
@@ -160,12 +148,12 @@ def test_what_the_model_itself_asks_for_is_applied(tmp_path: Path, monkeypatch: 
     (own / "generation_config.json").write_text(json.dumps({**settings, "repetition_penalty": 1.8}))
     options = plan(temperature=0.4, top_p=1, max_tokens=32, detect=0.25)
     generation = Generation(load(str(own)), options)
-    game, _ = play(generation, None, options, limit(500))
+    game, _ = play(generation, None, options, Budget(tokens=500))
     assert not game.over
     assert power_reached(game, options.detect, assisted=False)
     processors = LogitsProcessorList([TemperatureLogitsWarper(0.4)])
     monkeypatch.setattr(generation, "processors", lambda prompt, sampled: processors)
-    game, _ = play(generation, None, plan(detect=0.01), limit(500))
+    game, _ = play(generation, None, plan(detect=0.01), Budget(tokens=500))
     assert game.evidence.found
 
 
@@ -337,7 +325,7 @@ def test_near_ties_are_told_from_losses(
 
     monkeypatch.setattr(Generation, "assisted", assisted)
     mode = assistance("lookup", own, None, settings)
-    check = greedy_check(generation, mode, settings, lambda tokens: True)
+    check = greedy_check(generation, mode, settings, Budget())
     assert (check.verdict, check.facts["near_ties"]) == (verdict, ties)
     assert len(check.details) == (swapped != 0)
 

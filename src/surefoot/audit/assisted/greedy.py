@@ -8,13 +8,13 @@ target doesn't prefer.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from surefoot.audit.assisted.modes import Assistance
 from surefoot.audit.assisted.plain import Generation, ModeFailedError, processed
 from surefoot.audit.assisted.plan import AssistedPlan
 from surefoot.audit.assisted.record import rounds_of
+from surefoot.audit.budget import Budget
 from surefoot.audit.report import Check, Verdict
 
 _SHOWN = 5  # differences spelled out; the rest is counted
@@ -44,15 +44,13 @@ class Difference:
         )
 
 
-def greedy_check(
-    generation: Generation, mode: Assistance, plan: AssistedPlan, more: Callable[[int], bool]
-) -> Check:
-    """more: gets the tokens just generated, says whether there is budget for another prompt."""
+def greedy_check(generation: Generation, mode: Assistance, plan: AssistedPlan, budget: Budget) -> Check:
+    """One prompt after the other, while there is budget."""
     differences: list[Difference] = []
     tokens = done = drafted = 0
     failure = ""
     for number, prompt in enumerate(generation.prompts):
-        if not more(0):
+        if not budget.left:
             break
         plain = generation.plain_greedy(prompt)
         try:
@@ -66,7 +64,7 @@ def greedy_check(
         differences += [difference] if difference else []
         tokens += difference.at + 1 if difference else len(plain)
         done += 1
-        more(len(plain) + len(assisted))
+        budget.spend(len(plain) + len(assisted))
     losses = [found for found in differences if not found.is_tie(plan.tie_gap)]
     ties = [found for found in differences if found.is_tie(plan.tie_gap)]
     verdict, summary = _answer(plan, tokens, done, drafted, len(losses), len(ties), failure)

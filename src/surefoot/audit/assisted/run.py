@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import count
 
 from surefoot.audit.assisted.answers import Ending, power_reached, sampled_check
@@ -24,9 +23,10 @@ def audit_transformers(target: str, assistant: str | None, options: AssistedPlan
 
     target, assistant: folders as transformers saves them, .gguf files or names of models that were pulled.
     Greedy checks compare tokens; sampled ones score them, after plain `generate` has played the same game as
-    a control. A mode that raises is `undecided`, and its check says what it raised. The budget begins when the
-    models are loaded, and is shared out among the checks that are still to come. Raises SurefootError without transformers 5, for a model that it
-    can't load, for a mode that can't be had, and when plain `generate` fails.
+    a control. A mode that raises is `undecided`, and its check says what it raised. The budget begins when
+    the models are loaded, and is shared out among the checks that are still to come. Raises SurefootError
+    without transformers 5, for a model that it can't load, for a mode that can't be had, and when plain
+    `generate` fails.
     """
     with quiet():
         loaded = load(target)
@@ -53,17 +53,10 @@ class _Checks:
         self._broken = ""  # what the control found wrong with plain `generate`
         self.done: list[Check] = []
 
-    def _share(self) -> Callable[[int], bool]:
-        """For one check: gets the tokens just generated, says whether its share of the budget is left."""
-        used = self._budget.used
-        end = used + (1 - used) / self._to_come
+    def _share(self) -> Budget:
+        """Of one check: as much as each of those to come."""
         self._to_come -= 1
-
-        def more(tokens: int) -> bool:
-            self._budget.spend(tokens)
-            return self._budget.left and self._budget.used < end
-
-        return more
+        return self._budget.part(1 / (self._to_come + 1))
 
     def greedy(self, mode: Assistance) -> None:
         self.done.append(greedy_check(self._generation, mode, self._plan, self._share()))
@@ -75,36 +68,32 @@ class _Checks:
             self._broken = f"not looked at: {CONTROL} doesn't follow its own probabilities"
 
     def sampled(self, mode: Assistance) -> None:
-        more = self._share()
+        share = Budget(tokens=0) if self._broken else self._share()
+        game, ending = play(self._generation, mode, self._plan, share)
         if self._broken:
-            game, ending = play(self._generation, mode, self._plan, lambda tokens: False)
             ending = Ending(control=self._broken)
-        else:
-            game, ending = play(self._generation, mode, self._plan, more)
         label = f"{mode.label}: sampled"
         self.done.append(sampled_check(label, game, self._plan.detect, ending, assisted=True))
 
 
 def play(
-    generation: Generation, mode: Assistance | None, plan: AssistedPlan, more: Callable[[int], bool]
+    generation: Generation, mode: Assistance | None, plan: AssistedPlan, budget: Budget
 ) -> tuple[Game, Ending]:
     """Continuations of one prompt after the other, each with a seed of its own, until a loss is found, or one
-    of the size asked for could have been, or nothing more may be spent.
-
-    mode: None for plain `generate`. more: as for `greedy_check`.
+    of the size asked for could have been, or the budget is spent. mode: None for plain `generate`.
     """
     assisted, prompts = mode is not None, generation.prompts
     transformed = len(generation.processors(prompts[0], True)) > 0
     game = new_game(plan.alpha, plan.draft_tokens, transformed, assisted)
-    tokens: tuple[int, ...] = ()
     for number in count():
-        if not more(len(tokens)):
+        if not budget.left:
             break
         prompt, seed = prompts[number % len(prompts)], (plan.seed + number) % 2**64
         try:
             tokens, rounds = _continuation(generation, mode, prompt, seed)
         except ModeFailedError as error:
             return game, Ending(failure=str(error))
+        budget.spend(len(tokens))
         game.add(generation, prompt, tokens, rounds)
         if game.over or power_reached(game, plan.detect, assisted=assisted):
             break
