@@ -71,7 +71,7 @@ _PENALISED = Setting(
 
 # Laws under which a fault of the rules shows soon.
 _DICE = Setting(dice((0.6, 0.3, 0.1), (0.2, 0.5, 0.3)))
-_THREE = replace(_DICE, audited=1500)
+_DICE_LONG = replace(_DICE, audited=1500)
 _ONE_LACKING = Setting(dice((0.5, 0.3, 0.2), (0.2, 0.1, 0.7)), draft_tokens=(3, 5))
 _TWO_LACKING = Setting(dice((0.06, 0.69, 0.25), (0.01, 0.24, 0.75)), draft_tokens=(3,), audited=1500)
 _IMPOSSIBLE = Setting(dice((0.5, 0.5, 0.0), (0.05, 0.05, 0.9)), audited=3000)
@@ -140,8 +140,8 @@ _SAID_TO_BE_DRAWN = (
     _fault(
         "argmax draft with the full q",
         _drawing(drafts.argmax_said_to_be_drawn),
-        rejection=_THREE,
-        block=_THREE,
+        rejection=_DICE_LONG,
+        block=_DICE_LONG,
     ),
     _fault("raw q, warped draft", _drawing(drafts.raw_row_of_a_warped_draw), rejection=_COLD),
     _fault("warped q, raw draft", _drawing(drafts.warped_row_of_a_raw_draw), block=_COLD),
@@ -186,7 +186,7 @@ _RULES = (
     ),
     _fault("accepts at u = 0, in bfloat16", _by(noises.coarse_uniforms), rejection=_IMPOSSIBLE),
     _fault("one coin for a whole draft", _by(rules.one_uniform), rejection=_ONE_LACKING),
-    _fault("block rule, early break", _by(rules.block_with(early_break=True)), block=_THREE),
+    _fault("block rule, early break", _by(rules.block_with(early_break=True)), block=_DICE_LONG),
     _fault(
         "token rule, block residual",
         _by(rules.by_tokens(recovers=rules.recovers_as_by_blocks)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
@@ -47,7 +47,7 @@ def key_of_the_round() -> type[Engine]:
     return _keyed_by(lambda request: _keyed(request, choice=len(request.tokens)))
 
 
-def _keyed_by(seen: Any) -> type[Engine]:
+def _keyed_by(seen: Callable[[Request], Request]) -> type[Engine]:
     return engine_with(
         draws=lambda request, mode, vocab_size: draw_for(seen(request), mode, vocab_size),
         judges=lambda request, draft, logits, mode: judge(seen(request), draft, logits, mode),

@@ -19,8 +19,6 @@ from surefoot.tree import ROOT
 from surefoot.types import Draft, SamplingParams, Verdict, VerifyMode
 
 EOS = 0  # of the toy models, where they have one
-
-
 _PROMPTS, _PROMPT_LENGTH = 6, 4
 
 
@@ -109,6 +107,7 @@ class Setting:
     audited: int = 640
 
     def plan(self, seed: int, alpha: float) -> Plan:
+        """How an audit goes about it. seed: of its choices, those of the requests' seeds included."""
         generator = np.random.default_rng(0)
         prompts = generator.integers(1, self.pair.vocab_size, (_PROMPTS, _PROMPT_LENGTH)).tolist()
         return Plan(
