@@ -21,7 +21,8 @@ _LOST = "�".encode()  # stands for the bytes of an unfinished character: they 
 class Choice:
     """A token that could stand at a place.
 
-    name: as the server wrote it. data: its bytes; None where the server doesn't say them. id: None likewise.
+    name: as the server wrote it. data: its bytes; None where the server doesn't say them, as for half a
+    character (as "�" in most servers, as nothing in vLLM). id: None likewise.
     """
 
     name: str
@@ -145,7 +146,7 @@ def _choice(
     if name.startswith("token_id:"):  # vLLM's, when asked for ids
         return Choice(name, log, None, int(name.removeprefix("token_id:")))
     known: bytes | None = bytes(data) if data is not None else _spelled(name)
-    if known is not None and _LOST in known:
+    if not known or _LOST in known:
         known = None
     return Choice(name, log, known, token)
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from surefoot.audit.servers.answers import Answer, parse, parse_prompt
-from surefoot.audit.servers.client import RefusedError
+from surefoot.types import SurefootError
 
 Scoring = Literal["prompt", "echo", "step", "none"]
 Ask = Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -81,7 +81,7 @@ def find_dialect(ask: Ask, model: str, *, chat: bool, stream: bool, prompt: str)
         body = tried.request(prompt, max_tokens=2, temperature=0.0, logprobs=logprobs)
         try:
             return parse(ask(tried.path, body))
-        except RefusedError:
+        except SurefootError:
             return None
 
     parse(ask(found.path, found.request(prompt, max_tokens=2, temperature=0.0)))
@@ -110,7 +110,7 @@ def find_scoring(ask: Ask, dialect: Dialect, prompt: str) -> Dialect:
         for scoring, body in _bodies(found, tried):
             try:
                 payload = ask("/v1/completions", body)
-            except RefusedError:
+            except SurefootError:  # not always a refusal: llama-server says 500 to an echo
                 continue
             if _scores(scoring, payload, len(ids) if by_id and ids else None):
                 return _with(found, scoring=scoring, by_id=by_id)
@@ -122,7 +122,7 @@ def tokenize(ask: Ask, dialect: Dialect, text: str) -> list[int] | None:
     body = {"model": dialect.model, "prompt": text, "content": text, "add_special": True}
     try:
         tokens = ask("/tokenize", body).get("tokens")
-    except RefusedError:
+    except SurefootError:
         return None
     known = isinstance(tokens, list) and all(isinstance(token, int) for token in tokens)
     return list(tokens) if known and tokens else None

@@ -16,7 +16,7 @@ from surefoot.audit.servers.answers import Answer, Choice, Place
 
 Kind = Literal["near-tie", "loss", "unknown"]
 _LOOK_BACK = 3  # tokens: "un·happy" parts from "unh·appily" earlier than it shows
-_SPECIAL = re.compile(rb"(<[^<>\s]*>)?")  # how an end of sequence is written: <|im_end|>, </s> or nothing
+_SPECIAL = re.compile(rb"<[^<>\s]*>")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,5 +176,5 @@ def begins(text: bytes, choice: Choice) -> bool:
 
 
 def is_end(choice: Choice) -> bool:
-    """Whether it is written like an end of sequence."""
-    return choice.data is not None and _SPECIAL.fullmatch(choice.data) is not None
+    """Whether it is written like an end of sequence: <|im_end|>, </s>, or nothing at all."""
+    return not choice.name or (choice.data is not None and _SPECIAL.fullmatch(choice.data) is not None)

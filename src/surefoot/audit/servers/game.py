@@ -40,7 +40,7 @@ def play(evidence: Evidence, places: Sequence[Place], *, shown: int, temperature
         top = place.top[: top_k or shown]
         if top:
             where = PLACES[number > 0]
-            probs = _probs(top, temperature, complete=bool(top_k))
+            top, probs = _merged(top, _probs(top, temperature, complete=bool(top_k)))
             evidence.add(_observations(place.token, top, probs, where, before), 1)
         before.append(place.token)
 
@@ -53,6 +53,21 @@ def _probs(top: Sequence[Choice], temperature: float, *, complete: bool) -> NDAr
         return np.asarray(weights / weights.sum())
     probs = np.exp(logprobs)
     return np.asarray(probs / max(1.0, probs.sum()))
+
+
+def _merged(
+    top: Sequence[Choice], probs: NDArray[np.float64]
+) -> tuple[tuple[Choice, ...], NDArray[np.float64]]:
+    """Tokens that can't be told apart (parts of characters, by name) count as one; the likeliest first."""
+    sums: list[tuple[Choice, float]] = []
+    for choice, prob in zip(top, probs, strict=True):
+        at = next((number for number, (other, _) in enumerate(sums) if choice.same(other)), None)
+        if at is None:
+            sums.append((choice, float(prob)))
+        else:
+            sums[at] = sums[at][0], sums[at][1] + float(prob)
+    sums.sort(key=lambda pair: -pair[1])
+    return tuple(choice for choice, _ in sums), np.array([prob for _, prob in sums])
 
 
 def _observations(
