@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from surefoot.audit.servers import client
 from surefoot.audit.servers.answers import join
+from surefoot.types import SurefootError
 
 Logits = NDArray[np.float64]
 Json = dict[str, Any]
@@ -116,10 +117,10 @@ class Script:
     listed: int = 20
     shape: Literal["lists", "content"] = "lists"
     report: Callable[[Logits], Logits] = lambda logits: logits
-    names_half: Literal["bytes", "lost"] = "bytes"
+    names_half: Literal["bytes", "lost", "empty"] = "bytes"
     ids: bool = False
     prompt_logprobs: bool = False
-    echo: bool = True
+    echo: bool | Literal["breaks"] = True
     by_id: bool = False
     tokenizes: bool = False
     usage: bool = True
@@ -161,6 +162,10 @@ class RefusedError(Exception):
     pass
 
 
+class BrokenError(Exception):
+    """The server's own fault, as llama-server calls an echo."""
+
+
 def complete(script: Script, body: Json, times: int, *, chat: bool) -> Json:
     """One whole response."""
     if script.strict and (unknown := set(body) - _KNOWN):
@@ -171,6 +176,8 @@ def complete(script: Script, body: Json, times: int, *, chat: bool) -> Json:
     asked = (body.get("top_logprobs") if chat else body.get("logprobs")) or 0
     if asked > max(script.listed, 0) and script.listed:
         raise RefusedError(f"at most {script.listed} log probabilities")
+    if body.get("echo") and script.echo == "breaks":
+        raise BrokenError
     if body.get("echo") and not script.echo:
         raise RefusedError("echo is not supported")
     before, after = script.template if chat else ("", "")
@@ -228,7 +235,8 @@ def _reported(
 def _name(script: Script, token: int) -> str:
     data = VOCABULARY[token]
     if data[0] >= 0x80:
-        return "�" if script.names_half == "lost" else "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        spelled = "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+        return {"lost": "�", "empty": "", "bytes": spelled}[script.names_half]
     return data.decode()
 
 
@@ -249,8 +257,13 @@ def logprobs(script: Script, places: Sequence[tuple[list[int], int]], asked: int
 
     def entry(token: int, log: float) -> Json:
         data = VOCABULARY[token]
-        name = "�" if data[0] >= 0x80 else data.decode()
-        return {"token": name, "logprob": log, "bytes": list(data)} | ({"id": token} if script.ids else {})
+        if data[0] < 0x80:
+            said: Json = {"token": data.decode(), "bytes": list(data)}
+        elif script.names_half == "empty":
+            said = {"token": "", "bytes": []}
+        else:
+            said = {"token": "�", "bytes": list(data)}
+        return said | {"logprob": log} | ({"id": token} if script.ids else {})
 
     return {
         "content": [
@@ -323,6 +336,8 @@ class Direct:
             payload = complete(script, body, times, chat=chat)
         except RefusedError as error:
             raise client.RefusedError(str(error)) from None
+        except BrokenError:
+            raise SurefootError("status 500") from None
         return join(chunks(payload, script.per_chunk, chat=chat)) if body.get("stream") else payload
 
 
@@ -349,6 +364,8 @@ class _Handler(BaseHTTPRequestHandler):
             payload = complete(script, body, times, chat=chat)
         except RefusedError as error:
             return self._send(400, {"message": str(error)})
+        except BrokenError:
+            return self._send(500, {"message": "broken"})
         if not body.get("stream"):
             return self._send(200, payload, broken=number in script.drop)
         lines = [f"data: {json.dumps(chunk)}\n\n" for chunk in chunks(payload, script.per_chunk, chat=chat)]

@@ -41,13 +41,14 @@ WAYS = [
     pytest.param({"prompt_logprobs": True}, {}, "prompt", id="prompt by text"),
     pytest.param({}, {}, "echo", id="echo by text"),
     pytest.param({"names_half": "lost"}, {}, "echo", id="echo, lost halves"),
+    pytest.param({"names_half": "empty"}, {}, "echo", id="echo, empty halves"),
     pytest.param({"shape": "content"}, {}, "echo", id="echo, content"),
     pytest.param(
         {"by_id": True, "tokenizes": True, "shape": "content", "ids": True}, {}, "echo", id="echo by id"
     ),
     pytest.param({"echo": False}, {"samples": 3}, "step", id="step by text"),
     pytest.param(
-        {"echo": False, "by_id": True, "tokenizes": True, "ids": True, "shape": "content"},
+        {"echo": "breaks", "by_id": True, "tokenizes": True, "ids": True, "shape": "content"},
         {"samples": 3},
         "step",
         id="step by id",
@@ -255,6 +256,15 @@ def test_what_a_token_is_held_against_is_fixed_before_it() -> None:
             assert sight.tokens == before[name].tokens + 1
             gained = sight.excess * sight.tokens - before[name].excess * before[name].tokens
             assert gained == pytest.approx((name in hits) - prob)
+
+
+def test_tokens_that_cannot_be_told_apart_count_as_one() -> None:
+    """Two parts of characters have one name: what is held against them is both their probability."""
+    half = [Choice("�", math.log(0.3)), Choice("a", math.log(0.4), b"a"), Choice("�", math.log(0.2))]
+    evidence = new_evidence(0.01, 0.0)
+    play(evidence, [Listed(half[0], tuple(half))], shown=3, temperature=1.0, top_k=0)
+    assert evidence.sight(LIKELIEST).excess == pytest.approx(1 - 0.5)
+    assert evidence.sight(UNLISTED).excess == pytest.approx(-0.1)
 
 
 def test_the_toy_honest_server_draws_what_it_reports() -> None:
