@@ -194,6 +194,17 @@ def test_a_loss_beside_other_settings_stays_a_loss() -> None:
     assert "end at 20 tokens" in greedy.details[0]
 
 
+def test_leaking_ngram_drafts_are_no_penalty() -> None:
+    """Tokens that were there before, taken where the plain server turns to new ones, are not its penalty."""
+
+    def repeats(place: Place) -> int:
+        leaks = place.output and keyed("leak", place.prompt, place.output).random() < 0.1
+        return place.output[0] if leaks else honest(place)
+
+    _, greedy = checks(Script(), Script(choose=repeats))
+    assert greedy.verdict == "loss"
+
+
 def test_an_answer_cut_short_now_and_then_is_a_loss() -> None:
     def cut(place: Place) -> int:
         return END if keyed("cut", place.prompt, place.output).random() < 0.02 else honest(place)
