@@ -27,6 +27,7 @@ from surefoot.audit.assisted.run import CONTROL, play
 from surefoot.audit.assisted.sampled import Game, new_game
 from surefoot.audit.budget import Budget
 from surefoot.audit.report import Check, Report
+from surefoot.evidence import Evidence
 from surefoot.types import SurefootError
 from tests.tiny import VOCAB, tiny_checkpoint_folder
 
@@ -289,6 +290,16 @@ def test_without_a_control_that_holds_nothing_is_claimed(
     report = audit(folders, 300)
     assert {check.verdict for check in report.checks[1:]} == {"undecided"}
     assert report.checks[-1].tokens == 0
+
+
+def test_a_q_that_lies_is_no_pass_even_where_no_bias_shows(
+    target: Loaded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Generator, "get_candidates", altered(greedy_draft))
+    monkeypatch.setattr(Evidence, "found", property(lambda self: len(self.sights()) == 2))  # of drafts alone
+    check = sampled(target, tokens=40, draft_tokens=1, detect=0.9)
+    assert check.verdict == "undecided"
+    assert check.summary.startswith("drafts don't follow the q they come with, though no bias shows yet: ")
 
 
 # Near-ties

@@ -88,10 +88,10 @@ def _answer(game: Game, detect: float, ending: Ending, assisted: bool) -> tuple[
     if assisted and not game.drafted:
         return "undecided", f"nothing was ever drafted; {scored}"
     seen = f"{scored}; {_power(game, assisted)}"
-    if not power_reached(game, detect, assisted=assisted):
-        return "undecided", f"the budget ended it: {seen}"
     if game.drafts.found:
         return "undecided", f"drafts don't follow the q they come with, though no bias shows yet: {seen}"
+    if not power_reached(game, detect, assisted=assisted):
+        return "undecided", f"the budget ended it: {seen}"
     return "pass", f"nothing found in {seen}"
 
 
