@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.audit.wrapped import WrappedCache, WrappedModel
 from surefoot.models.base import Cache, Model, Segment
 from surefoot.tree import parents_of, path_to
 
@@ -27,7 +28,7 @@ class Seen:
     draft_tokens: int
 
 
-class Watch:
+class Watch(WrappedModel):
     """Forwards everything to another model, and keeps the row that one output token is chosen from.
 
     request: which sequence, in the order in which the cache was told of them: an engine starts them in the
@@ -36,23 +37,14 @@ class Watch:
     """
 
     def __init__(self, model: Model, request: int, tokens: Sequence[int]) -> None:
-        self.eos_token_ids: tuple[int, ...] = getattr(model, "eos_token_ids", ())
+        super().__init__(model)
         self.seen: Seen | None = None
-        self._model = model
         self._request, self._tokens = request, tuple(tokens)
-        self._cache = _Watched(model.cache)
-
-    @property
-    def vocab_size(self) -> int:
-        return self._model.vocab_size
-
-    @property
-    def max_length(self) -> int:
-        return self._model.max_length
+        self._watched = _Watched(model.cache)
 
     @property
     def cache(self) -> Cache:
-        return self._cache
+        return self._watched
 
     def forward(self, batch: Sequence[Segment]) -> NDArray[np.float32]:
         held = [self._model.cache.length(segment.seq) for segment in batch]
@@ -75,7 +67,7 @@ class Watch:
 
     def _node(self, segment: Segment, held: int) -> int | None:
         """Which of a segment's wanted rows is the one to keep, if any is."""
-        if self._request >= len(self._cache.started) or self._cache.started[self._request] != segment.seq:
+        if self._request >= len(self._watched.started) or self._watched.started[self._request] != segment.seq:
             return None
         own = self._tokens[held:]
         parents = parents_of(segment.parents, len(segment.tokens))
@@ -85,28 +77,13 @@ class Watch:
         return None
 
 
-class _Watched:
+class _Watched(WrappedCache):
     """A cache that knows in which order its sequences were started."""
 
     def __init__(self, cache: Cache) -> None:
-        self._cache = cache
+        super().__init__(cache)
         self.started: list[int] = []
 
     def add(self, seq: int) -> None:
-        self._cache.add(seq)
+        super().add(seq)
         self.started.append(seq)
-
-    def length(self, seq: int) -> int:
-        return self._cache.length(seq)
-
-    def truncate(self, seq: int, length: int) -> None:
-        self._cache.truncate(seq, length)
-
-    def keep(self, seq: int, base: int, rows: Sequence[int]) -> None:
-        self._cache.keep(seq, base, rows)
-
-    def fork(self, seq: int, source: int, length: int) -> None:
-        self._cache.fork(seq, source, length)
-
-    def free(self, seq: int) -> None:
-        self._cache.free(seq)

@@ -7,33 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from surefoot.audit.wrapped import WrappedCache, WrappedModel
 from surefoot.models.base import Cache, Model, Segment
 
 
-class _Wrapped:
-    """A model as it is."""
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-        self.eos_token_ids = getattr(model, "eos_token_ids", ())
-
-    @property
-    def vocab_size(self) -> int:
-        return self._model.vocab_size
-
-    @property
-    def max_length(self) -> int:
-        return self._model.max_length
-
-    @property
-    def cache(self) -> Cache:
-        return self._model.cache
-
-    def forward(self, batch: Sequence[Segment]) -> NDArray[np.float32]:
-        return self._model.forward(batch)
-
-
-class AnotherKernel(_Wrapped):
+class AnotherKernel(WrappedModel):
     """Passes of more than 4 rows go through a kernel that rounds to four binary digits: near-ties flip (the
     most reported fault of all)."""
 
@@ -45,14 +23,14 @@ class AnotherKernel(_Wrapped):
         return np.ldexp(np.round(mantissa * 16) / 16, exponent)
 
 
-class LongestFirst(_Wrapped):
+class LongestFirst(WrappedModel):
     """Sorts a batch by length, and hands the rows back in that order (vLLM #14645)."""
 
     def forward(self, batch: Sequence[Segment]) -> NDArray[np.float32]:
         return super().forward(sorted(batch, key=lambda segment: -segment.num_wanted))
 
 
-class Stale(_Wrapped):
+class Stale(WrappedModel):
     """Rolls back to the right length, but leaves the last rejected row in place of the last kept one."""
 
     def __init__(self, model: Model) -> None:
@@ -69,28 +47,14 @@ class Stale(_Wrapped):
         return super().forward(batch)
 
 
-class _StaleCache:
+class _StaleCache(WrappedCache):
     """last: of each sequence, the token of the last row."""
 
     def __init__(self, model: Model) -> None:
+        super().__init__(model.cache)
         self.last: dict[int, int] = {}
         self._model = model
 
-    def add(self, seq: int) -> None:
-        self._model.cache.add(seq)
-
-    def length(self, seq: int) -> int:
-        return self._model.cache.length(seq)
-
     def truncate(self, seq: int, length: int) -> None:
-        self._model.cache.truncate(seq, length - 1)
+        super().truncate(seq, length - 1)
         self._model.forward([Segment(seq, (self.last[seq],), num_wanted=0)])
-
-    def keep(self, seq: int, base: int, rows: Sequence[int]) -> None:
-        self._model.cache.keep(seq, base, rows)
-
-    def fork(self, seq: int, source: int, length: int) -> None:
-        self._model.cache.fork(seq, source, length)
-
-    def free(self, seq: int) -> None:
-        self._model.cache.free(seq)
