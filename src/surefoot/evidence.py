@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 _SIZES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8)
 LAMBDAS: NDArray[np.float64] = np.array([sign * size for size in _SIZES for sign in (1, -1)])
-POWER = 0.9  # how often a bias of the size that is stated would have been seen
+POWER = 0.9  # how often, at least, a bias of the size that is stated would have been seen
 _QUANTILE = 1.2816  # of the normal distribution, at POWER
 ANYWHERE = "anywhere"  # the place that takes every token
 
@@ -47,10 +47,11 @@ class Sight:
     """What could have been seen of one suspicion at one place by now.
 
     tokens: observations. log_e: the natural logarithm of its own e-value, before its share of the stake.
-    excess: mean of 1[hit] − p(A), above 0 for a set that was favoured. bias: the smallest mean excess, either
-    way, that the audit would have found with probability `POWER`; infinite where no bias would have been.
-    share: the same as a share of tokens taken from what is suspected instead of from p; None without a
-    `pull`.
+    excess: mean of 1[hit] − p(A), above 0 for a set that was favoured. bias: the smallest mean excess that
+    the audit would have found with probability `POWER`, had the same share of misses everywhere become hits;
+    infinite where none would have been. share: the smallest share of tokens taken from what is suspected
+    instead of from p that it would have found so; above 1 or infinite where none would have been, None
+    without a `pull`. distance: the mean excess if all were taken from there; None without a `pull`.
     """
 
     suspicion: str
@@ -60,23 +61,67 @@ class Sight:
     excess: float
     bias: float
     share: float | None
+    distance: float | None
+
+
+class _Odds:
+    """What one token means to the stakes, [λ] each.
+
+    won, lost: what a hit and a miss add to the logarithms. mean, variance: of what is added.
+    """
+
+    def __init__(self, prob: float, toll: NDArray[np.float64]) -> None:
+        self.won = np.log1p(LAMBDAS * (1 - prob)) - toll
+        self.lost = np.log1p(LAMBDAS * -prob) - toll
+        self._prob, self._stride = prob, self.won - self.lost
+        self.mean = self.lost + prob * self._stride
+        self.variance = prob * (1 - prob) * self._stride**2
+
+    def moved(self, excess: float) -> NDArray[np.float64]:
+        """How much a hit that is likelier by `excess` adds to mean and variance, [2, λ], its square
+        neglected: it would take from the variance."""
+        return np.stack((excess * self._stride, excess * (1 - 2 * self._prob) * self._stride**2))
+
+
+def _nothing() -> NDArray[np.float64]:
+    return np.zeros((2, len(LAMBDAS)))
 
 
 @dataclass(slots=True)
 class _Game:
-    """One suspicion at one place: a stake for each λ."""
+    """One suspicion at one place: a stake for each λ.
+
+    moments: mean and variance of what the logarithms of the stakes should be by now, [2, λ]. room, pull: what
+    is added to them if every miss became a hit, and if every token were taken from what is suspected;
+    `room_excess`, `pull_excess`: the sums of 1[hit] − p(A) to be expected then.
+    """
 
     stake: float
     log_wealth: NDArray[np.float64] = field(default_factory=lambda: np.zeros(len(LAMBDAS)))
+    moments: NDArray[np.float64] = field(default_factory=_nothing)
+    room: NDArray[np.float64] = field(default_factory=_nothing)
+    pull: NDArray[np.float64] = field(default_factory=_nothing)
     tokens: int = 0
     excess: float = 0.0
-    variance: float = 0.0
-    pull: float = 0.0
+    room_excess: float = 0.0
+    pull_excess: float = 0.0
     pulled: int = 0
 
     @property
     def log_e(self) -> float:
         return float(np.logaddexp.reduce(self.log_wealth)) - math.log(len(LAMBDAS))
+
+    def add(self, seen: Observation, odds: _Odds) -> None:
+        self.log_wealth += odds.won if seen.hit else odds.lost
+        self.moments += odds.mean, odds.variance
+        self.room += odds.moved(1 - seen.prob)
+        self.tokens += 1
+        self.excess += seen.hit - seen.prob
+        self.room_excess += 1 - seen.prob
+        if seen.pull is not None:
+            self.pull += odds.moved(seen.pull - seen.prob)
+            self.pull_excess += abs(seen.pull - seen.prob)
+            self.pulled += 1
 
 
 class Evidence:
@@ -92,7 +137,6 @@ class Evidence:
         self, suspicions: Sequence[str], places: Sequence[str], alpha: float, tolerance: float = 0.0
     ) -> None:
         self.alpha = alpha
-        self._tolerance = tolerance
         self._toll = np.log1p(np.abs(LAMBDAS) * tolerance)
         self.tokens = 0
         self.curve: list[tuple[int, float]] = [(0, 0.0)]  # tokens so far, log of the e-value
@@ -111,15 +155,9 @@ class Evidence:
         for seen in observations:
             if not 0 <= seen.prob <= 1:
                 raise ValueError(f"the probability {seen.prob} of {seen.suspicion} is outside [0, 1]")
-            gain = seen.hit - seen.prob
+            odds = _Odds(seen.prob, self._toll)
             for game in (self._games[seen.suspicion, ANYWHERE], self._games[seen.suspicion, seen.place]):
-                game.log_wealth += np.log1p(LAMBDAS * gain) - self._toll
-                game.tokens += 1
-                game.excess += gain
-                game.variance += seen.prob * (1 - seen.prob)
-                if seen.pull is not None:
-                    game.pull += abs(seen.pull - seen.prob)
-                    game.pulled += 1
+                game.add(seen, odds)
         self.tokens += tokens
         self.curve.append((self.tokens, self.log_e))
 
@@ -150,28 +188,37 @@ class Evidence:
 
     def _sight(self, suspicion: str, place: str) -> Sight:
         game = self._games[suspicion, place]
-        bias = self._tolerance + smallest_bias(game.tokens, game.variance, self.limit - math.log(game.stake))
+        needed = self.limit - math.log(game.stake)
+        tokens, share = max(game.tokens, 1), smallest_share(needed, game.moments, game.room)
+        pulled = game.tokens > 0 and game.pulled == game.tokens
         return Sight(
             suspicion,
             place,
             game.tokens,
             game.log_e,
-            game.excess / game.tokens if game.tokens else 0.0,
-            bias,
-            bias * game.tokens / game.pull if game.pulled == game.tokens and game.pull > 0 else None,
+            game.excess / tokens,
+            share * game.room_excess / tokens if share <= 1 else math.inf,
+            smallest_share(needed, game.moments, game.pull) if pulled else None,
+            game.pull_excess / tokens if pulled else None,
         )
 
 
-def smallest_bias(tokens: int, variance: float, log_needed: float) -> float:
-    """The mean excess that one game would have shown with probability `POWER`; infinite for none.
+def smallest_share(log_needed: float, moments: NDArray[np.float64], moved: NDArray[np.float64]) -> float:
+    """The smallest share of a fault that one game would have shown with probability `POWER`; infinite for
+    none.
 
-    variance: Σ p(1 − p). log_needed: what the game's log e-value must reach. log Π(1 + λZ) is close to λ ΣZ −
-    λ² V / 2, and ΣZ to a normal variable of mean `tokens` · bias and variance V; the best λ of the grid is
-    taken, and the logarithm of the grid's size added, since the stake is divided among its λ.
+    log_needed: what the game's log e-value must reach. moments: mean and variance of the logarithm of each of
+    its stakes where there is no fault, [2, λ]. moved: what the whole fault adds to them. Each logarithm is a
+    sum, and taken for a normal variable; the best λ counts, and the logarithm of the grid's size is added,
+    since the stake is divided among its λ.
     """
-    if not tokens:
+    (mean, variance), (gain, widening) = moments, moved
+    gaining = gain > 0
+    if not gaining.any():
         return math.inf
-    needed = log_needed + math.log(len(LAMBDAS))
-    return min(
-        (needed / size + size * variance / 2 + _QUANTILE * math.sqrt(variance)) / tokens for size in _SIZES
-    )
+    # The share s at which needed − mean − s · gain = −quantile · √(variance + s · widening).
+    gain = gain[gaining]
+    lacking = (log_needed + math.log(len(LAMBDAS)) - mean)[gaining]
+    half = lacking * gain + _QUANTILE**2 * widening[gaining] / 2
+    rest = lacking**2 - _QUANTILE**2 * variance[gaining]
+    return float(((half + np.sqrt(np.maximum(half**2 - gain**2 * rest, 0))) / gain**2).min())

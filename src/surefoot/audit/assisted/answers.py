@@ -68,7 +68,7 @@ def power_reached(game: Game, detect: float, *, assisted: bool) -> bool:
 
 def _distance(draft: Sight) -> float:
     """The mean total variation between draft and target."""
-    return 0.0 if draft.share is None else draft.bias / draft.share
+    return draft.distance or 0.0
 
 
 def _answer(game: Game, detect: float, ending: Ending, assisted: bool) -> tuple[Verdict, str]:
