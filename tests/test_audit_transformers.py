@@ -72,7 +72,7 @@ def silent() -> Iterator[None]:
 
 
 def plan(**changes: Any) -> AssistedPlan:
-    settings: dict[str, Any] = {"max_tokens": 16, "draft_tokens": 2, "modes": ("assistant",)}
+    settings: dict[str, Any] = {"max_tokens": 16, "draft_tokens": 2, "detect": 0.3, "modes": ("assistant",)}
     return AssistedPlan(PROMPTS, **{**settings, **changes})
 
 
@@ -120,6 +120,18 @@ def test_enough_tokens_make_a_pass(folders: dict[str, str]) -> None:
 def test_at_temperature_0_only_greedy_is_asked_about(folders: dict[str, str]) -> None:
     report = audit(folders, 200, temperature=0)
     assert [check.name for check in report.checks] == ["assistant_model: greedy"]
+
+
+@pytest.mark.parametrize(("detect", "verdict"), [(0.3, "pass"), (0.1, "undecided")])
+def test_as_many_tokens_as_the_bias_to_be_seen_needs_make_a_pass(
+    detect: float, verdict: str, target: Loaded
+) -> None:
+    """16 would show a difference in every third token; the budget ends it after one prompt."""
+    options = plan(detect=detect)
+    mode = assistance("assistant", target, target, options)
+    check = greedy_check(Generation(target, options), mode, options, Budget(tokens=17))
+    assert (check.verdict, check.tokens, check.facts["prompts"]) == (verdict, 16, 1)
+    assert "a difference in one token of 3 would have been found" in check.summary
 
 
 def test_a_spent_budget_leaves_everything_undecided(target: Loaded) -> None:

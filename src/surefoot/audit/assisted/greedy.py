@@ -8,6 +8,7 @@ target doesn't prefer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from surefoot.audit.assisted.modes import Assistance
@@ -122,10 +123,11 @@ def _answer(
         )
     if failure:
         return "undecided", f"{failure}; {compared}"
-    if not done:
+    if not tokens:
         return "undecided", "the budget was spent before it began"
-    if done < asked:
-        return "undecided", f"the budget ended it; {compared}, no loss{near}"
     if not drafted:
         return "undecided", f"nothing was ever drafted; {compared}"
-    return "pass", f"the same tokens as plain generate; {compared}{near}"
+    bound = math.log(1 / plan.alpha) / tokens
+    seen = f"a difference in one token of {1 / bound:,.0f} would have been found"
+    verdict: Verdict = "pass" if bound <= plan.detect else "undecided"
+    return verdict, f"the same tokens as plain generate; {compared}{near}; {seen}"
