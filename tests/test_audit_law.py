@@ -13,14 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from surefoot.audit.broken.views import with_params
 from surefoot.audit.budget import Budget
 from surefoot.audit.law import same_distribution
 from surefoot.audit.report import Check
 from surefoot.audit.subject import Subject
 from surefoot.audit.suspicions import (
+    ALONE,
+    BEHIND,
+    FIRST,
     LIKELIEST,
+    LIKELY,
     NEIGHBOUR,
     PLACES,
+    SUSPICIONS,
     THE_DRAFT,
     UNTRANSFORMED,
     Guess,
@@ -88,11 +94,12 @@ def test_a_fault_at_one_place_is_named_by_it() -> None:
     check = audited(
         subject("rejection", near, loop=TrustingTheThird),
         tokens=20_000,
+        temperature=1,
         params={"top_p": 1.0},
         draft_tokens=(4, 8),
     )
     assert check.verdict == "loss"
-    assert (check.facts["suspicion"], check.facts["place"]) == (THE_DRAFT, "draft 3")
+    assert check.facts["place"] == "draft 3"
 
 
 class Untransformed(Loop):
@@ -120,9 +127,10 @@ def test_a_token_that_cannot_be_chosen_is_a_loss_at_once() -> None:
     check = audited(subject("rejection", loop=Untransformed), params={"top_p": 0.5})
     assert check.verdict == "loss"
     assert check.facts["differs"] == "impossible token"
-    assert check.facts["place"] == "after the draft"
+    place = check.facts["place"]
+    assert place in (BEHIND, ALONE, FIRST)
     assert check.tokens < 100
-    assert "was chosen after the draft with probability 0 (0." in check.details[1]
+    assert f"was chosen {place} with probability 0 (0." in check.details[1]
 
 
 class OneSeed(Loop):
@@ -154,6 +162,45 @@ def test_a_greedy_bonus_is_seen_in_the_likeliest_token() -> None:
     check = audited(subject("block", loop=Greedy))
     assert check.verdict == "loss"
     assert (check.facts["suspicion"], check.facts["excess"] > 0.1) == (LIKELIEST, True)
+
+
+def likeliest(request: Request, logits: NDArray[np.float32]) -> Verdict:
+    return judge(with_params(request, temperature=0), Draft(), logits, "rejection")
+
+
+class GreedyStart(Loop):
+    """Takes the likeliest token behind the prompt."""
+
+    def _judge(self, request: Request, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
+        return super()._judge(request, draft, logits) if request.output else likeliest(request, logits)
+
+
+class GreedyEnd(Loop):
+    """Takes the likeliest token where no draft has room any more."""
+
+    def _judge(self, request: Request, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
+        return (
+            likeliest(request, logits) if request.remaining == 1 else super()._judge(request, draft, logits)
+        )
+
+
+@pytest.mark.parametrize(("loop", "place"), [(GreedyStart, "at the start"), (GreedyEnd, "without a draft")])
+def test_a_fault_in_one_token_of_each_answer_is_not_washed_out(loop: type[Loop], place: str) -> None:
+    check = audited(subject("rejection", loop=loop, model=target(end=None)), params={"top_p": 1.0})
+    assert check.verdict == "loss"
+    assert (check.facts["suspicion"], check.facts["place"]) == (LIKELIEST, place)
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "model"])
+@pytest.mark.parametrize("filtered", [{"top_p": 0.9}, {"top_k": 4}, {"min_p": 0.1}])
+def test_a_filter_that_was_not_asked_for_is_found(filtered: dict[str, Any], drafter: str) -> None:
+    class Filtered(Loop):
+        def _judge(self, request: Request, draft: Draft, logits: NDArray[np.float32]) -> Verdict:
+            return super()._judge(with_params(request, **filtered), draft, logits)
+
+    check = audited(subject("rejection", drafter, loop=Filtered), temperature=1, params={"top_p": 1.0})
+    assert check.verdict == "loss"
+    assert check.facts["suspicion"] == LIKELY
 
 
 class Argmax(Loop):
@@ -267,7 +314,7 @@ def test_what_every_audit_shows() -> None:
     by_place, by_suspicion = check.tables
     assert by_place.columns[0] == "place"
     assert [row[0] for row in by_place.rows][:2] == ["draft 1", "draft 2"]
-    assert [row[0] for row in by_suspicion.rows] == [THE_DRAFT, UNTRANSFORMED, LIKELIEST, NEIGHBOUR]
+    assert [row[0] for row in by_suspicion.rows] == list(SUSPICIONS)
     assert sum(int(row[1]) for row in by_place.rows) == by_suspicion.rows[0][1] == check.facts["draft_tokens"]
     (curve,) = check.curves
     assert curve.points[0] == (0, 0.0)
@@ -304,7 +351,7 @@ def test_padding_is_left_out() -> None:
         params={"top_p": 1.0},
     )
     assert check.verdict != "loss"
-    assert [row[0] for row in check.tables[1].rows] == [THE_DRAFT, LIKELIEST, NEIGHBOUR]
+    assert [row[0] for row in check.tables[1].rows] == [THE_DRAFT, LIKELIEST, LIKELY, NEIGHBOUR]
 
 
 # Observations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from scipy.stats import binom
@@ -11,8 +12,10 @@ from surefoot.audit.budget import Budget
 from surefoot.audit.law import same_distribution
 from surefoot.audit.own import audit_engine
 from surefoot.audit.subject import Plan
+from surefoot.loop import Loop
+from surefoot.request import Request
 from surefoot.types import VERIFY_MODES, Draft, SamplingParams, SurefootError, VerifyMode
-from tests.audited import DRAFTERS, Trusting, plan, subject
+from tests.audited import DRAFTERS, Trusting, plan, subject, target
 from tests.harness import Scripted
 
 
@@ -111,3 +114,22 @@ def test_the_evidence_is_fair_however_short_the_audit(mode: VerifyMode, drafter:
     assert alarms <= binom.ppf(0.999, runs, alpha)
     sizes = [10 ** check.facts["log10_e"] for check in checks]
     assert math.fsum(sizes) / runs < 1.5
+
+
+class Latecomers(Loop):
+    """Takes the likeliest tokens for a request that joins a batch under way in the place of another one."""
+
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self._freed = True
+
+    def _start(self, request: Request) -> None:
+        if not request.started and getattr(self, "_freed", False):
+            request.params = replace(request.params, temperature=0)
+        super()._start(request)
+
+
+@pytest.mark.parametrize("mode", VERIFY_MODES)
+def test_requests_that_join_a_batch_under_way_are_audited(mode: VerifyMode) -> None:
+    report = audit_engine(subject(mode, loop=Latecomers, model=target(end=None)), plan(), Budget(tokens=8000))
+    assert [check.verdict for check in report.checks] == ["pass", "loss"]

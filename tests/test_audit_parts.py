@@ -15,7 +15,7 @@ from surefoot.audit.difference import apart
 from surefoot.audit.prompts import PROMPTS, encode, read_prompts
 from surefoot.audit.recorder import Recorder
 from surefoot.audit.replay import request_of, rows
-from surefoot.audit.suspicions import BEHIND, FARTHER, Guess, Standing, standings
+from surefoot.audit.suspicions import ALONE, BEHIND, FARTHER, FIRST, Guess, Standing, standings
 from surefoot.audit.trial import Asked
 from surefoot.audit.trial import settings as combinations
 from surefoot.audit.watch import Watch
@@ -146,12 +146,13 @@ def test_tokens_stand_where_the_trace_says(mode: VerifyMode, drafter: str) -> No
         params = SamplingParams(seed=seed, max_tokens=20, temperature=1)
         prompt = (1, 2, 1)
         result = engine.generate([prompt], params)[0]
-        wanted = []
+        wanted: list[str] = []
         for event in events:
             parents = parents_of(event.parents, len(event.draft_tokens))
             for offset in range(len(event.emitted)):
                 above = -1 if offset == 0 else event.path[offset - 1]
-                wanted.append(f"draft {offset + 1}" if above in parents else BEHIND)
+                other = FIRST if not wanted else BEHIND if parents else ALONE
+                wanted.append(f"draft {offset + 1}" if above in parents else other)
         where = standings(len(prompt), result.token_ids, recorder.rounds(0, prompt))
         assert [standing.place for standing in where] == wanted
 
@@ -159,8 +160,9 @@ def test_tokens_stand_where_the_trace_says(mode: VerifyMode, drafter: str) -> No
 def test_of_siblings_the_eldest_speaks() -> None:
     probs = np.arange(20, dtype=np.float64).reshape(4, 5)
     draft = Draft((1, 2, 3, 4), parents=(-1, -1, 1, 1), probs=probs)
-    first, second, third = standings(2, (2, 4, 0), {2: draft})
-    assert (first.place, second.place, third) == ("draft 1", "draft 2", Standing(BEHIND))
+    first, second, *rest = standings(2, (2, 4, 0, 0), {2: draft})
+    assert (first.place, second.place) == ("draft 1", "draft 2")
+    assert rest == [Standing(BEHIND), Standing(ALONE)]
     assert first.guess is not None
     assert second.guess is not None
     assert first.guess.token == 1
@@ -172,8 +174,8 @@ def test_of_siblings_the_eldest_speaks() -> None:
 def test_a_new_draft_takes_over_and_an_old_one_ends_where_a_token_left_it() -> None:
     rounds = {3: Draft((1, 2)), 5: Draft((4,))}
     places = [standing.place for standing in standings(2, (9, 1, 3, 4, 0), rounds)]
-    assert places == [BEHIND, "draft 1", "draft 2", "draft 1", BEHIND]
-    assert standings(1, (5, 6), {1: Draft((4, 6))})[1] == Standing(BEHIND)
+    assert places == [FIRST, "draft 1", "draft 2", "draft 1", BEHIND]
+    assert standings(1, (5, 6), {1: Draft((4, 6))})[1] == Standing(ALONE)
 
 
 def test_far_places_are_one() -> None:

@@ -22,7 +22,6 @@ from surefoot.audit.replay import request_of, rows
 from surefoot.audit.report import Check, Curve, Table, Verdict
 from surefoot.audit.subject import Plan, Subject
 from surefoot.audit.suspicions import (
-    BEHIND,
     PLACES,
     SUSPICIONS,
     THE_DRAFT,
@@ -246,7 +245,8 @@ def _in_words(sight: Sight) -> str:
 def _where(place: str) -> str:
     if place == ANYWHERE:
         return "wherever tokens stood"
-    return place if place == BEHIND else f"at place {place.removeprefix('draft ')} of the draft"
+    number = place.removeprefix("draft ")
+    return place if place == number else f"at place {number} of the draft"
 
 
 def _e_value(log_e: float) -> str:

@@ -20,14 +20,18 @@ from surefoot.types import Draft
 THE_DRAFT = "the draft"
 UNTRANSFORMED = "the target before the transforms"
 LIKELIEST = "the likeliest token"
+LIKELY = "the likely tokens"
 NEIGHBOUR = "the neighbour's token"
-SUSPICIONS = (THE_DRAFT, UNTRANSFORMED, LIKELIEST, NEIGHBOUR)
+SUSPICIONS = (THE_DRAFT, UNTRANSFORMED, LIKELIEST, LIKELY, NEIGHBOUR)
 
 _SINGLE = 8  # places in the draft that are looked at one by one
 FARTHER = f"draft {_SINGLE + 1}+"
 BEHIND = "after the draft"
-PLACES = (*(f"draft {depth}" for depth in range(1, _SINGLE + 1)), FARTHER, BEHIND)
+ALONE = "without a draft"
+FIRST = "at the start"  # behind the prompt, where there is no draft yet
+PLACES = (*(f"draft {depth}" for depth in range(1, _SINGLE + 1)), FARTHER, BEHIND, ALONE, FIRST)
 
+_LIKELY = 0.1  # of the likeliest token's probability
 _SAME = 1e-9  # probabilities this close differ by rounding
 
 
@@ -58,13 +62,16 @@ def standings(prompt_length: int, output: Sequence[int], rounds: Mapping[int, Dr
     result: list[Standing] = []
     draft, node, depth = Draft(), ROOT, 0
     below: Mapping[int, Sequence[int]] = {ROOT: ()}
+    place = FIRST  # of a token that no draft reaches
     for position, token in enumerate(output, start=prompt_length):
         if position in rounds:
             draft, node, depth = rounds[position], ROOT, 0
             below = children(parents_of(draft.parents, len(draft.tokens)))
+            place = BEHIND if draft.tokens else place
         siblings = below[node]
         if not siblings:
-            result.append(Standing(BEHIND))
+            result.append(Standing(place))
+            place = ALONE
             continue
         depth += 1
         eldest = siblings[0]
@@ -75,7 +82,7 @@ def standings(prompt_length: int, output: Sequence[int], rounds: Mapping[int, Dr
         if following:
             node = following[0]
         else:
-            below, node = {ROOT: ()}, ROOT
+            below, node, place = {ROOT: ()}, ROOT, ALONE
     return result
 
 
@@ -101,6 +108,10 @@ def observations(
     for suspicion, suspect in ((LIKELIEST, likeliest), (NEIGHBOUR, neighbour)):
         if suspect is not None:
             yield _single(suspicion, standing.place, token, target, suspect)
+    likely = target.probs >= _LIKELY * target.probs.max()
+    if not likely.all():
+        total = _probability(target.probs[likely].sum())
+        yield Observation(LIKELY, standing.place, total, token in target.ids[likely], 1.0)
 
 
 def prob_of(target: Candidates, token: int) -> float:

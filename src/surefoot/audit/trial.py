@@ -19,7 +19,7 @@ MAX_SEED = 2**63
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What may not matter: draft length, companions in the batch, rows of a pass."""
+    """What may not matter: draft length, companions of a request, rows of a pass."""
 
     draft_tokens: int
     companions: int
@@ -62,12 +62,16 @@ def settings(plan: Plan, generator: np.random.Generator) -> Iterator[Setting]:
 def speculate(
     subject: Subject, drafter: Drafter, setting: Setting, requests: Sequence[Asked]
 ) -> list[Result]:
-    """Answers some requests together, in a new engine."""
+    """Answers some requests together, in a new engine.
+
+    It has room for all but a quarter of them: the last ones wait, and join a batch that is under way in the
+    place of one that ended.
+    """
     with subject.speculated(
         drafter,
         draft_tokens=setting.draft_tokens,
         max_rows=setting.max_rows,
-        max_requests=len(requests),
+        max_requests=len(requests) - len(requests) // 4,
     ) as engine:
         return engine.generate([request.ids for request in requests], [r.params for r in requests])
 

@@ -80,7 +80,7 @@ _ALIKE = Setting(dice((0.46, 0.16, 0.38), (0.47, 0.5, 0.03)), draft_tokens=(2,),
 _COIN = Setting(
     dice((0.5, 0.5), (0.95, 0.05)), draft_tokens=(6,), companions=(0,), max_tokens=64, audited=3000
 )
-_BENT = replace(_COIN, pair=dice((0.6, 0.4), (0.3, 0.7)), audited=5000)
+_BENT = replace(_COIN, pair=dice((0.6, 0.4), (0.3, 0.7)), audited=6000)
 _TWINS = Setting(dice((0.1, 0.2, 0.7), (0.28, 0.28, 0.44)), drafter="tree", draft_tokens=(2,))
 _TREE = Setting(dice((0.77, 0.17, 0.06), (0.03, 0.09, 0.88)), drafter="tree", draft_tokens=(4, 6))
 _FOUR = Setting(
