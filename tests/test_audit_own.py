@@ -133,3 +133,22 @@ class Latecomers(Loop):
 def test_requests_that_join_a_batch_under_way_are_audited(mode: VerifyMode) -> None:
     report = audit_engine(subject(mode, loop=Latecomers, model=target(end=None)), plan(), Budget(tokens=8000))
     assert [check.verdict for check in report.checks] == ["pass", "loss"]
+
+
+@pytest.mark.parametrize("mode", VERIFY_MODES)
+def test_the_last_trial_has_no_more_companions_than_the_budget_is_enough_for(mode: VerifyMode) -> None:
+    """A whole batch of 20 would take 480 tokens."""
+    few, budget = plan(companions=(0, 1, 19)), Budget(tokens=150)
+    report = audit_engine(subject(mode, model=target(end=None)), few, budget)
+    assert report.verdict != "loss"
+    assert 150 <= budget.spent < 250
+
+
+def test_a_budget_that_is_used_before_anything_is_scored_is_said_to_be() -> None:
+    report = audit_engine(subject("rejection"), plan(), Budget(seconds=0))
+    assert report.verdict == "undecided"
+    assert report.checks[1].summary == "the budget was used before any token could be scored"
+    seen = audit_engine(subject("coupled"), plan(), Budget(seconds=0))
+    assert {check.summary for check in seen.checks} == {
+        "the budget was used before anything could be compared"
+    }

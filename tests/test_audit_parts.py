@@ -306,3 +306,11 @@ def test_our_own_prompts_are_short_and_all_different() -> None:
 def test_prompts_are_put_into_the_template_where_there_is_one() -> None:
     assert encode(("ab", "c"), letters(), chat=False) == ((0, 1), (2,))
     assert encode(("ab",), letters(), chat=True) == ((0, 1, letters().encode(".", add_special=False)[0]),)
+
+
+@pytest.mark.parametrize(("name", "line"), [("a.txt", "Hello"), ("a.jsonl", '{"prompt": "Hello"}')])
+def test_a_mark_before_the_first_line_is_no_part_of_it(tmp_path: Path, name: str, line: str) -> None:
+    """Editors on Windows write one."""
+    path = tmp_path / name
+    path.write_text(line, encoding="utf-8-sig")
+    assert read_prompts(path) == ("Hello",)

@@ -12,7 +12,7 @@ from surefoot.audit.budget import Budget
 from surefoot.audit.difference import Explanation, explain, first_difference
 from surefoot.audit.report import Check, Verdict
 from surefoot.audit.subject import Plan, Subject
-from surefoot.audit.trial import MAX_SEED, Asked, Reference, Setting, Trial, raised, settings
+from surefoot.audit.trial import MAX_SEED, Asked, Pace, Reference, Setting, Trial, raised, settings
 from surefoot.audit.words import counted
 from surefoot.results import Result
 
@@ -30,12 +30,13 @@ def same_tokens(subject: Subject, plan: Plan, budget: Budget) -> Check:
     references = _References(subject, plan, budget, generator)
     tally = _Tally()
     found: Explanation | None = None
-    each = settings(plan, generator)
+    each, pace = settings(plan, generator), Pace(budget, plan.companions)
     while budget.left and not found:
-        references.grow()
-        setting = next(each)
+        setting = pace.cut(next(each))
+        references.grow(1 + setting.companions)
         trial = Trial(setting, references.pick(1 + setting.companions))
         found = _try(subject, trial, tally, budget)
+        pace.add(len(trial.references))
     return _check(plan, tally, found)
 
 
@@ -80,9 +81,11 @@ class _References:
     def __len__(self) -> int:
         return len(self._pool)
 
-    def grow(self) -> None:
-        """Adds what its share of the budget allows; two at least, since companions should differ."""
-        while not self._complete and (len(self) < 2 or self._spent < _ON_REFERENCES * self._used):
+    def grow(self, needed: int) -> None:
+        """Adds what its share of the budget allows; two at least for a trial that needs several, since
+        companions should differ."""
+        least = min(needed, 2)
+        while not self._complete and (len(self) < least or self._spent < _ON_REFERENCES * self._used):
             before = self._used
             self._pool.append(self._answered())
             self._next.appendleft(self._pool[-1])
@@ -173,6 +176,8 @@ def _answer(plan: Plan, tally: _Tally, found: Explanation | None, bound: float) 
     )
     if found:
         return "loss", f"speculation doesn't give what plain decoding gives; it took {compared}"
+    if not tally.tokens:
+        return "undecided", "the budget was used before anything could be compared"
     if not tally.drafted:
         return "undecided", f"{compared}: none differs, but the drafter never drafted"
     seen = f"{compared}: none differs; a difference in one token of {1 / bound:,.0f} would have been found"

@@ -30,7 +30,7 @@ from surefoot.audit.suspicions import (
     prob_of,
     standings,
 )
-from surefoot.audit.trial import MAX_SEED, Asked, Setting, raised, settings, speculate
+from surefoot.audit.trial import MAX_SEED, Asked, Pace, Setting, raised, settings, speculate
 from surefoot.audit.words import counted
 from surefoot.evidence import ANYWHERE, Evidence, Observation, Sight
 from surefoot.request import Request
@@ -52,10 +52,11 @@ def same_distribution(subject: Subject, plan: Plan, budget: Budget) -> Check:
     law = _Law(subject, plan, budget)
     pairs = _Pairs(plan, generator)
     found: Explanation | None = None
-    each = settings(plan, generator)
+    each, pace = settings(plan, generator), Pace(budget, plan.companions)
     while budget.left and not found and not law.evidence.found:
-        asked = pairs.take(setting := next(each))
+        asked = pairs.take(setting := pace.cut(next(each)))
         found = law.run(replace(setting, companions=len(asked) - 1), asked)
+        pace.add(len(asked))
     return _check(plan, law, found)
 
 
@@ -222,6 +223,8 @@ def _answer(plan: Plan, law: _Law, found: Explanation | None, shown: Sight | Non
     scored = f"{counted(evidence.tokens, 'token')} in {counted(law.requests, 'request')}"
     if found:
         return "loss", f"speculation gave what plain decoding can't give; it took {scored}"
+    if not evidence.tokens:
+        return "undecided", "the budget was used before any token could be scored"
     size = f"e-value {_e_value(evidence.log_e)}, a loss shows at {1 / plan.alpha:,.0f}"
     if shown:
         return "loss", f"{scored}: the tokens don't have the target's probabilities ({size})"

@@ -45,7 +45,7 @@ def read_prompts(path: Path) -> tuple[str, ...]:
     if path.suffix not in (".txt", ".jsonl"):
         raise SurefootError(f"prompts: {path} is neither a .txt nor a .jsonl file")
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # JSON may hold other line ends
+        lines = path.read_text(encoding="utf-8-sig").split("\n")  # JSON may hold other line ends
     except OSError as error:
         raise SurefootError(f"prompts: {path} can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
 
+from surefoot.audit.budget import Budget
 from surefoot.audit.subject import Plan, Subject
 from surefoot.audit.words import counted
 from surefoot.drafters.base import Drafter
@@ -57,6 +58,30 @@ def settings(plan: Plan, generator: np.random.Generator) -> Iterator[Setting]:
     while True:
         for number in generator.permutation(len(every)):
             yield every[number]
+
+
+class Pace:
+    """Keeps the last trial from going on long after a budget is used: it gets fewer companions.
+
+    companions: that a request may have.
+    """
+
+    def __init__(self, budget: Budget, companions: Sequence[int]) -> None:
+        self._budget, self._companions = budget, sorted(companions)
+        self._began, self._requests = budget.used, 0
+
+    def cut(self, setting: Setting) -> Setting:
+        """With as many companions as what is left is enough for, by what requests took so far; with the
+        fewest as long as that isn't known."""
+        used = self._budget.used - self._began
+        affordable = (1 - self._budget.used) * self._requests / used if used > 0 else 0.0
+        fitting = [number for number in self._companions if number < affordable]
+        most = max(fitting, default=self._companions[0])
+        return replace(setting, companions=min(setting.companions, most))
+
+    def add(self, requests: int) -> None:
+        """So many were answered."""
+        self._requests += requests
 
 
 def speculate(
