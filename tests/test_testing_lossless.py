@@ -439,3 +439,15 @@ def test_right_samplers_are_not_called_wrong() -> None:
         log_p_value(c.tolist(), [0.25, 0.5, 0.25]) for c in chance.multinomial(4000, [0.25, 0.5, 0.25], 300)
     ]
     assert min(values) > math.log(1e-4)
+
+
+def test_long_fractions_are_shown_as_decimals() -> None:
+    def guarded(target: Any, draft: Any, tokens: Any, generator: Any) -> list[int]:
+        if generator.random() * (draft[0][tokens[0]] + 1e-3) < target[0][tokens[0]] + 1e-3:
+            return [*tokens, generator.choice(2, p=target[1])]
+        return [1 - tokens[0]]
+
+    with pytest.raises(AssertionError) as raised:
+        assert_lossless(guarded, cases=[Case(1, {(): "0,1"}, {(): "1,0"})])
+    assert "0       0          0.000999001" in str(raised.value)
+    assert "total variation 0.000999001 = 0.0010, exactly" in str(raised.value)

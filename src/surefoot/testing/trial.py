@@ -24,6 +24,7 @@ Sampler = Callable[[Any, Any, Any, Any], Any]
 ROUNDING = Fraction(1, 10**6)  # total variation that constants such as 1e-10 beside a divisor may make
 PLAYS = 5000  # of one case; a sampler with more branches is tried by running it
 REPEATS = 5  # before a law is believed to be off, not to vary by itself
+LONG = 10**7  # a denominator that nobody wants to read
 LINES = 16  # of the laws, in the evidence
 
 
@@ -82,7 +83,7 @@ class Trial:
             if distance > ROUNDING:
                 if any(self._exact_law(case) != law for _ in range(REPEATS)):
                     raise NotEnumerable("the same draws gave other tokens: it has a randomness of its own")
-                evidence = (*_table(found, wanted, str), f"total variation {_both(distance)}, exactly")
+                evidence = (*_table(found, wanted, _written), f"total variation {_both(distance)}, exactly")
                 return Fault(case, _where(length, case), evidence, distance=distance)
         return self._at_zero(case)
 
@@ -224,7 +225,12 @@ def _table(found: Law, wanted: Law, written: Callable[[Fraction], str]) -> list[
 
 
 def _both(value: Fraction) -> str:
-    return f"{value} = {float(value):.4f}"
+    return f"{_written(value)} = {float(value):.4f}"
+
+
+def _written(value: Fraction) -> str:
+    """As a fraction; constants such as 1e-10 make long ones, which say more as decimals."""
+    return str(value) if value.denominator < LONG else f"{float(value):.6g}"
 
 
 def tokens_text(tokens: Context) -> str:
