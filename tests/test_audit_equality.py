@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from surefoot import loop, rounds
 from surefoot.audit.budget import Budget
 from surefoot.audit.equality import same_tokens
 from surefoot.audit.report import Check
@@ -20,6 +21,7 @@ from surefoot.loop import Loop, Outcome
 from surefoot.models.base import Segment
 from surefoot.models.toy import ToyModel, random_table
 from surefoot.request import Request
+from surefoot.sampling import TopLogprobs
 from surefoot.scheduler import Slot
 from surefoot.types import Draft, Verdict
 from tests.audited import VOCAB_SIZE, Trusting, plan, subject, target
@@ -75,6 +77,27 @@ def test_moved_logits_are_reported_even_where_no_choice_differs() -> None:
     still = audited(subject("coupled"), tokens=1000)
     assert still.facts["moved_logprobs"] == 0
     assert not still.details
+
+
+@pytest.mark.parametrize("wrong", [0.0, None])
+def test_log_probabilities_that_are_wrong_or_missing_are_a_loss(
+    wrong: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As engines have reported them for accepted tokens (cases.md H1), their choices being right."""
+    right = rounds.logprobs_of
+
+    def reported(
+        request: Request, emitted: Sequence[int], verdict: Verdict, logits: NDArray[np.float32]
+    ) -> tuple[TopLogprobs, ...]:
+        found = right(request, emitted, verdict, logits)
+        if not verdict.path:
+            return found
+        return () if wrong is None else tuple(replace(entry, chosen=wrong) for entry in found)
+
+    monkeypatch.setattr(loop, "logprobs_of", reported)
+    check = audited(subject("coupled"), temperature=1, tokens=1000)
+    assert (check.verdict, check.facts["differs"]) == ("loss", "log-probability")
+    assert "log-probability differs" in "\n".join(check.details)
 
 
 def test_the_first_difference_is_where_it_says() -> None:

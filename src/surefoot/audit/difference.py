@@ -19,14 +19,16 @@ from surefoot.results import Result
 from surefoot.sampling import target_probs, top_logprobs
 from surefoot.text import Tokenizer
 
+_ROUNDING = 0.25  # nats: no kernel rounds a log-probability so far, not even in bf16
 _SHOWN = 16  # tokens of a prefix, the last ones
 _AROUND = 20  # characters before and behind the place where two texts part
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """what: "token", "finish reason", "text" or "usage". index: of the output token, from 0; for the others
-    their number. plain, speculated: the two values, a token's None where the output had ended."""
+    """what: "token", "log-probability", "finish reason", "text" or "usage". index: of the output token, from
+    0; for the last three their number. plain, speculated: the two values, None for a token where the output
+    had ended, and for a log-probability that isn't there."""
 
     what: str
     index: int
@@ -43,12 +45,15 @@ class Explanation:
 
 
 def first_difference(plain: Result, speculated: Result) -> Difference | None:
-    """None when nothing that a caller sees differs, the reported log-probabilities excepted."""
+    """None when nothing that a caller sees differs; log-probabilities may, by what kernels round."""
     ours, theirs = plain.token_ids, speculated.token_ids
     for index in range(max(len(ours), len(theirs))):
         pair = [ids[index] if index < len(ids) else None for ids in (ours, theirs)]
         if pair[0] != pair[1]:
             return Difference("token", index, *pair)
+    for index, (mine, other) in enumerate(zip_longest(plain.logprobs or (), speculated.logprobs or ())):
+        if mine is None or other is None or abs(mine.chosen - other.chosen) > _ROUNDING:
+            return Difference("log-probability", index, mine and mine.chosen, other and other.chosen)
     for what in ("finish_reason", "text", "usage"):
         values = getattr(plain, what), getattr(speculated, what)
         if values[0] != values[1]:
@@ -203,5 +208,5 @@ def _choice(subject: Subject, reference: Reference, index: int, token: object, r
     return f"{chose} {prob_of(subject, reference.asked, output, row.logits, token)}"
 
 
-def _plain_value(value: object) -> int | str | None:
-    return value if isinstance(value, int | str | None) else str(value)
+def _plain_value(value: object) -> int | float | str | None:
+    return value if isinstance(value, int | float | str | None) else str(value)
