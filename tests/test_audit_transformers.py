@@ -29,7 +29,7 @@ from surefoot.audit.budget import Budget
 from surefoot.audit.report import Check, Report
 from surefoot.evidence import Evidence
 from surefoot.types import SurefootError
-from tests.tiny import VOCAB, tiny_checkpoint_folder
+from tests.tiny import VOCAB, tiny_checkpoint_folder, tiny_gguf
 
 PROMPTS = ("hello there, hello there", "the hell")
 Generator = candidate_generator.AssistedCandidateGenerator
@@ -142,6 +142,13 @@ def test_a_spent_budget_leaves_everything_undecided(target: Loaded) -> None:
     for spent in (greedy_check(generation, mode, options, Budget(tokens=0)), check):
         assert (spent.verdict, spent.tokens) == ("undecided", 0)
         assert spent.summary == "the budget was spent before it began"
+
+
+def test_loading_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = tiny_gguf("llama", tmp_path / "tiny.gguf")
+    with quiet():
+        load(str(path))
+    assert capfd.readouterr() == ("", "")
 
 
 def test_loading_is_not_on_the_budget(folders: dict[str, str]) -> None:

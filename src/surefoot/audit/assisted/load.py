@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,9 @@ def load(name: str) -> Loaded:
     import torch
 
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(**_source(path), dtype=torch.float32)
-        tokenizer = transformers.AutoTokenizer.from_pretrained(**_source(path))
+        with redirect_stderr(StringIO()):  # GGUF files have a progress bar that none of the settings stops
+            model = transformers.AutoModelForCausalLM.from_pretrained(**_source(path), dtype=torch.float32)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(**_source(path))
     except Exception as error:  # of any kind: it reads files of many formats
         raise SurefootError(f"transformers can't load {name}: {first_line(error)}") from error
     for hook in _HOOKS:
