@@ -65,22 +65,24 @@ class Sight:
 
 
 class _Odds:
-    """What one token means to the stakes, [λ] each.
+    """What some tokens mean to the stakes, [tokens, λ] each.
 
     won, lost: what a hit and a miss add to the logarithms. mean, variance: of what is added.
     """
 
-    def __init__(self, prob: float, toll: NDArray[np.float64]) -> None:
-        self.won = np.log1p(LAMBDAS * (1 - prob)) - toll
-        self.lost = np.log1p(LAMBDAS * -prob) - toll
-        self._prob, self._stride = prob, self.won - self.lost
-        self.mean = self.lost + prob * self._stride
-        self.variance = prob * (1 - prob) * self._stride**2
+    def __init__(self, probs: NDArray[np.float64], toll: NDArray[np.float64]) -> None:
+        self._probs = probs[:, None]
+        self.won = np.log1p(LAMBDAS * (1 - self._probs)) - toll
+        self.lost = np.log1p(LAMBDAS * -self._probs) - toll
+        self._stride = self.won - self.lost
+        self.mean = self.lost + self._probs * self._stride
+        self.variance = self._probs * (1 - self._probs) * self._stride**2
 
-    def moved(self, excess: float) -> NDArray[np.float64]:
-        """How much a hit that is likelier by `excess` adds to mean and variance, [2, λ], its square
-        neglected: it would take from the variance."""
-        return np.stack((excess * self._stride, excess * (1 - 2 * self._prob) * self._stride**2))
+    def moved(self, excess: NDArray[np.float64]) -> NDArray[np.float64]:
+        """How much hits that are likelier by `excess`, [tokens], add to mean and variance in all, [2, λ];
+        its square is neglected: it would take from the variance."""
+        gain = excess[:, None] * self._stride
+        return np.stack((gain.sum(0), (gain * (1 - 2 * self._probs) * self._stride).sum(0)))
 
 
 def _nothing() -> NDArray[np.float64]:
@@ -111,17 +113,20 @@ class _Game:
     def log_e(self) -> float:
         return float(np.logaddexp.reduce(self.log_wealth)) - math.log(len(LAMBDAS))
 
-    def add(self, seen: Observation, odds: _Odds) -> None:
-        self.log_wealth += odds.won if seen.hit else odds.lost
-        self.moments += odds.mean, odds.variance
-        self.room += odds.moved(1 - seen.prob)
-        self.tokens += 1
-        self.excess += seen.hit - seen.prob
-        self.room_excess += 1 - seen.prob
-        if seen.pull is not None:
-            self.pull += odds.moved(seen.pull - seen.prob)
-            self.pull_excess += abs(seen.pull - seen.prob)
-            self.pulled += 1
+    def add(self, seen: Sequence[Observation], toll: NDArray[np.float64]) -> None:
+        probs = np.array([each.prob for each in seen])
+        hits = np.array([each.hit for each in seen])
+        odds = _Odds(probs, toll)
+        self.log_wealth += np.where(hits[:, None], odds.won, odds.lost).sum(0)
+        self.moments += odds.mean.sum(0), odds.variance.sum(0)
+        self.room += odds.moved(1 - probs)
+        self.tokens += len(seen)
+        self.excess += float((hits - probs).sum())
+        self.room_excess += float((1 - probs).sum())
+        pulls = np.array([each.prob if each.pull is None else each.pull for each in seen]) - probs
+        self.pull += odds.moved(pulls)
+        self.pull_excess += float(np.abs(pulls).sum())
+        self.pulled += sum(each.pull is not None for each in seen)
 
 
 class Evidence:
@@ -152,12 +157,14 @@ class Evidence:
         Raises KeyError for a suspicion or a place that wasn't announced, ValueError for a probability outside
         [0, 1].
         """
+        grouped: dict[tuple[str, str], list[Observation]] = {}
         for seen in observations:
             if not 0 <= seen.prob <= 1:
                 raise ValueError(f"the probability {seen.prob} of {seen.suspicion} is outside [0, 1]")
-            odds = _Odds(seen.prob, self._toll)
-            for game in (self._games[seen.suspicion, ANYWHERE], self._games[seen.suspicion, seen.place]):
-                game.add(seen, odds)
+            for place in (ANYWHERE, seen.place):
+                grouped.setdefault((seen.suspicion, place), []).append(seen)
+        for game, group in [(self._games[key], group) for key, group in grouped.items()]:
+            game.add(group, self._toll)
         self.tokens += tokens
         self.curve.append((self.tokens, self.log_e))
 
