@@ -7,6 +7,10 @@ import secrets
 from collections.abc import Callable, Iterator
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("untimed", deadline=None)  # no test depends on how busy the machine is
+settings.load_profile("untimed")
 
 Caught = Callable[[str, str, str], None]
 """`caught(mutant, seen by, how far off)`: called by a test once its check has failed the mutant."""
