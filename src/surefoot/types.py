@@ -92,6 +92,13 @@ def whole(name: str, value: object, low: int, high: float = math.inf) -> int:
     return number
 
 
+def share(name: str, value: float) -> float:
+    """The value, which lies between 0 and 1. Raises SurefootError when it doesn't, or is one of the two."""
+    if not 0 < value < 1:
+        raise SurefootError(f"{name}: {value} is out of range; allowed is (0, 1)")
+    return value
+
+
 def _real(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> float:
     allowed = f"{'(' if low_open else '['}{low}, {high}]"
     if not isinstance(value, Real):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from surefoot.types import SamplingParams, SurefootError, whole
+from surefoot.types import SamplingParams, SurefootError, share, whole
 
 Mode = Literal["assistant", "growing", "confidence", "lookup", "early-exit"]
 """assistant: a draft model, drafts of one length. growing: of a length that follows the acceptance
@@ -52,8 +52,7 @@ class AssistedPlan:
         )
         whole("draft_tokens", self.draft_tokens, 1, 64)
         for name in ("alpha", "detect"):
-            if not 0 < getattr(self, name) < 1:
-                raise SurefootError(f"{name}: {getattr(self, name)} is out of range; allowed is (0, 1)")
+            share(name, getattr(self, name))
         if not self.tie_gap >= 0:
             raise SurefootError(f"tie_gap: {self.tie_gap} is out of range; allowed is 0 or more")
         if not self.prompts or not all(self.prompts):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from surefoot.types import SurefootError, whole
+from surefoot.types import SurefootError, share, whole
 
 Role = Literal["plain", "speculative"]
 
@@ -75,8 +75,7 @@ class ServerPlan:
         for name in ("samples", "top_k", "retries", "seed"):
             whole(name, getattr(self, name), 0)
         for name in ("alpha", "detect"):
-            if not 0 < getattr(self, name) < 1:
-                raise SurefootError(f"{name}: {getattr(self, name)} is out of range; allowed is (0, 1)")
+            share(name, getattr(self, name))
         for name in ("temperature", "tie_gap", "tolerance"):
             if not 0 <= getattr(self, name) < 100:
                 raise SurefootError(f"{name}: {getattr(self, name)} is out of range; allowed is [0, 100)")
