@@ -1,0 +1,156 @@
+/* Threads that wait for each other by spinning for a moment and by sleeping after that.
+ *
+ * A pass has a few hundred steps of some microseconds; waking a sleeping thread costs more than such a step.
+ * Between passes, and when another program has the processor, nothing spins for longer than SPINS.
+ */
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+#include "surefoot.h"
+
+#define SPINS 20000 /* of some nanoseconds: about .1 to 1 ms */
+
+struct sf_pool {
+    int threads;
+    pthread_t *worker;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    int sleeping; /* under lock */
+    sf_task run;
+    void *context;
+    int tasks;
+    _Alignas(LINE) atomic_uint job;    /* raised when a job is there */
+    _Alignas(LINE) atomic_int next;    /* the next task to hand out */
+    _Alignas(LINE) atomic_int working; /* workers that haven't left the job */
+    atomic_int closing;
+};
+
+typedef struct {
+    sf_pool *pool;
+    int thread;
+} seat;
+
+static inline void pause_briefly(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static void work(sf_pool *pool, int thread) {
+    for (;;) {
+        int task = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
+        if (task >= pool->tasks)
+            return;
+        pool->run(pool->context, task, thread);
+    }
+}
+
+/* Returns when `job` is no longer `seen`. */
+static void await_job(sf_pool *pool, unsigned seen) {
+    for (int spin = 0; spin < SPINS; spin++) {
+        if (atomic_load_explicit(&pool->job, memory_order_acquire) != seen)
+            return;
+        pause_briefly();
+    }
+    pthread_mutex_lock(&pool->lock);
+    pool->sleeping++;
+    while (atomic_load_explicit(&pool->job, memory_order_acquire) == seen)
+        pthread_cond_wait(&pool->wake, &pool->lock);
+    pool->sleeping--;
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void *worker_main(void *argument) {
+    seat own = *(seat *)argument;
+    free(argument);
+    unsigned seen = 0;
+    for (;;) {
+        await_job(own.pool, seen);
+        seen++;
+        if (atomic_load(&own.pool->closing))
+            return NULL;
+        work(own.pool, own.thread);
+        atomic_fetch_sub_explicit(&own.pool->working, 1, memory_order_release);
+    }
+}
+
+static void announce(sf_pool *pool) {
+    atomic_fetch_add_explicit(&pool->job, 1, memory_order_release);
+    /* A worker about to sleep holds the lock until it waits, and looks at `job` before. */
+    pthread_mutex_lock(&pool->lock);
+    if (pool->sleeping)
+        pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void sf_parallel(sf_pool *pool, sf_task run, void *context, int tasks) {
+    if (tasks <= 1 || pool->threads == 1) {
+        for (int task = 0; task < tasks; task++)
+            run(context, task, 0);
+        return;
+    }
+    pool->run = run;
+    pool->context = context;
+    pool->tasks = tasks;
+    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
+    atomic_store_explicit(&pool->working, pool->threads - 1, memory_order_relaxed);
+    announce(pool);
+    work(pool, 0);
+    for (int spin = 0; atomic_load_explicit(&pool->working, memory_order_acquire) > 0; spin++)
+        if (spin < SPINS)
+            pause_briefly();
+        else
+            sched_yield();
+}
+
+int sf_pool_threads(const sf_pool *pool) { return pool->threads; }
+
+static void stop_workers(sf_pool *pool, int count) {
+    atomic_store(&pool->closing, 1);
+    announce(pool);
+    for (int i = 0; i < count; i++)
+        pthread_join(pool->worker[i], NULL);
+}
+
+static int start_worker(sf_pool *pool, int index) {
+    seat *own = malloc(sizeof *own);
+    if (!own)
+        return -1;
+    *own = (seat){pool, index + 1};
+    if (pthread_create(&pool->worker[index], NULL, worker_main, own) == 0)
+        return 0;
+    free(own);
+    return -1;
+}
+
+sf_pool *sf_pool_new(int threads) {
+    sf_pool *pool = aligned_alloc(LINE, round_up(sizeof *pool, LINE));
+    pthread_t *worker = calloc(threads, sizeof *worker);
+    if (!pool || !worker) {
+        free(pool);
+        free(worker);
+        return NULL;
+    }
+    *pool = (sf_pool){.threads = threads, .worker = worker};
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    for (int i = 0; i < threads - 1; i++)
+        if (start_worker(pool, i) != 0) {
+            pool->threads = i + 1;
+            sf_pool_free(pool);
+            return NULL;
+        }
+    return pool;
+}
+
+void sf_pool_free(sf_pool *pool) {
+    stop_workers(pool, pool->threads - 1);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->lock);
+    free(pool->worker);
+    free(pool);
+}

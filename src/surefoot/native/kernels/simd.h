@@ -1,0 +1,41 @@
+/* Sixteen float32 at a time, the same on every instruction set.
+ *
+ * All arithmetic of a pass that isn't an integer dot product is written over `vec`, so that every
+ * instruction set does the same operations in the same order and gives the same bits. Fused multiply-adds
+ * are asked for by name (`vec_fma`); the compiler may make none of its own (-ffp-contract=off).
+ */
+#ifndef SUREFOOT_SIMD_H
+#define SUREFOOT_SIMD_H
+
+#include <stdint.h>
+
+#define LANES 16
+
+#if defined(__AVX512F__)
+#include "simd_avx512.h"
+#elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include "simd_avx2.h"
+#else
+#include "simd_portable.h"
+#endif
+
+/* What follows is built from the operations above, once for all.
+ * exp(x), within 1 ulp or so; 0 below -87.3, so never denormal; x above 88 is taken for 88. */
+static inline vec vec_exp(vec x) {
+    const vec log2e = vec_set(1.44269504088896341f);
+    vec inside = vec_min(vec_max(x, vec_set(-87.33654f)), vec_set(88.0f));
+    vec n = vec_round(vec_mul(inside, log2e));
+    /* ln 2 in two parts, so that the remainder keeps its digits (Cody and Waite, 1980). */
+    vec r = vec_fma(n, vec_set(-0.693359375f), inside);
+    r = vec_fma(n, vec_set(2.12194440e-4f), r);
+    vec p = vec_set(1.9875691500e-4f); /* minimax over |r| <= ln(2)/2 (Moshier, Cephes, expf) */
+    p = vec_fma(p, r, vec_set(1.3981999507e-3f));
+    p = vec_fma(p, r, vec_set(8.3334519073e-3f));
+    p = vec_fma(p, r, vec_set(4.1665795894e-2f));
+    p = vec_fma(p, r, vec_set(1.6666665459e-1f));
+    p = vec_fma(p, r, vec_set(5.0000001201e-1f));
+    vec y = vec_fma(vec_mul(r, r), p, vec_add(r, vec_set(1.0f)));
+    return vec_where_less(x, vec_set(-87.33654f), vec_zero(), vec_scale2(y, n));
+}
+
+#endif
