@@ -7,6 +7,7 @@
 #ifndef SUREFOOT_SIMD_H
 #define SUREFOOT_SIMD_H
 
+#include <math.h>
 #include <stdint.h>
 
 #define LANES 16
@@ -36,6 +37,14 @@ static inline vec vec_exp(vec x) {
     p = vec_fma(p, r, vec_set(5.0000001201e-1f));
     vec y = vec_fma(vec_mul(r, r), p, vec_add(r, vec_set(1.0f)));
     return vec_where_less(x, vec_set(-87.33654f), vec_zero(), vec_scale2(y, n));
+}
+
+/* The largest magnitude of n numbers, n a multiple of LANES; infinite where one of them isn't finite. */
+static inline float vec_largest_of(const float *x, int n) {
+    vec largest = vec_zero();
+    for (int i = 0; i < n; i += LANES) /* vec_min gives its second where the first is no number */
+        largest = vec_max(largest, vec_min(vec_abs(vec_load(x + i)), vec_set(INFINITY)));
+    return vec_largest(largest);
 }
 
 #endif

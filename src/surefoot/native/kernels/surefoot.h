@@ -21,12 +21,13 @@
 #define LINE 64        /* bytes of a cache line: one quad of a strip */
 #define ROW_TILE 16    /* most rows that a dot kernel takes at once */
 #define PADDED_INPUTS 64 /* activations are padded with zeros to a multiple of so many */
+#define SMALLEST 1e-30f  /* numbers to be rounded to 8 bits count as zeros where a group has none as large */
 
 #define EXPORT __attribute__((visibility("default")))
 
 static inline int64_t round_up(int64_t count, int64_t multiple) { return (count + multiple - 1) / multiple * multiple; }
 
-/* ---- weights: formats.c ---- */
+/* ---- weights: formats.c, pack.c ---- */
 
 /* weight = scale · (q − zero) + min, q unsigned. Names and numbers of the q are those of GGUF blocks; INT8
  * is our own: one bf16 scale per group of 64 (INT8_64) or of 32 (INT8_32). */
@@ -45,7 +46,7 @@ enum {
 
 /* How the scales of a span are kept, [group][16 outputs] each:
  * BF16, HALF: one number a group.  HALF_MIN: a scale and a min, both half.
- * K45: half scale and half min a span, a byte for each a group: scale · byte, −min · byte.
+ * K45: half scale and half min a span, a byte for each a group: scale · byte, min · byte.
  * K6: a half scale a span, a signed byte a group. */
 enum { BF16, HALF, HALF_MIN, K45, K6 };
 
@@ -54,7 +55,7 @@ typedef struct {
     int zero;   /* the q that stands for 0 */
     int group;  /* inputs under one scale: 16, 32 or 64 */
     int scales; /* how they are kept */
-    int unit;   /* `inputs` is a multiple of this in a file, and of `group` always */
+    int unit;   /* `inputs` is a multiple of this */
 } sf_format;
 
 extern const sf_format SF_FORMATS[NUM_FORMATS];
@@ -62,7 +63,8 @@ extern const sf_format SF_FORMATS[NUM_FORMATS];
 typedef struct {
     int32_t format, outputs, inputs;
     int32_t activation_group; /* inputs that share an activation's scale: 64 with INT8_64 alone, else 32 */
-    const uint8_t *data;      /* strips one after the other, sf_strip_bytes each; outputs padded to a panel */
+    const uint8_t *data;      /* strips one after the other, sf_strip_bytes each; outputs padded to a panel.
+                               At an even address; a multiple of 64 is fastest */
 } sf_matrix;
 
 /* One span of one strip, ready for a dot product. */
@@ -86,11 +88,13 @@ EXPORT int64_t sf_matrix_bytes(int format, int outputs, int inputs); /* padding 
 sf_span sf_decode(const sf_matrix *matrix, int strip, int span, sf_span_room *room);
 
 /* Packs `outputs` rows of GGUF blocks, `source` as in the file, into `target`. Padding outputs and nothing
- * else are zeros in effect: scale 0. */
+ * else are zeros in effect: scale 0. A matrix may be packed in parts, by several threads at once: 32 n
+ * outputs at a time, `target` 2 n strips further each time. So too below. */
 EXPORT void sf_pack_blocks(int format, int outputs, int inputs, const uint8_t *source, uint8_t *target);
 
 /* Rounds float32 weights [outputs][inputs] to INT8_64 or INT8_32: q − 128 in −127 … 127, the scale a bf16
- * not below largest / 127. Inputs past the end of a last short group count as zeros. */
+ * not below largest / 127. Inputs past the end of a last short group count as zeros. Where a weight isn't
+ * finite its group's scale is NaN. */
 EXPORT void sf_pack_int8(int format, int outputs, int inputs, const float *source, uint8_t *target);
 
 /* The weights of output `output` as float32 [inputs]: scale · (q − zero), then + min, each rounded once. */
@@ -111,9 +115,9 @@ typedef struct {
 int64_t sf_rows_bytes(int rows, int inputs, int group);
 sf_rows sf_rows_at(uint8_t *buffer, int rows, int inputs, int group);
 
-/* q = x / scale rounded to nearest even, scale = largest / 127 of the group. A group of zeros has scale 0
- * and q 0. One row; `x` has `inputs` numbers. Where a number isn't finite its group's scale is NaN, so that
- * it shows in whatever is computed of it. */
+/* scale = largest / 127 of the group, q = x · (127 / largest) rounded to nearest even. A group with none as
+ * large as SMALLEST has scale 0 and q 0. One row; `x` has `inputs` numbers. Where a number isn't finite its group's scale is NaN, so that
+ * it shows in whatever is computed of it (q 0). */
 void sf_quantize(const float *x, sf_rows *rows, int row);
 
 /* ---- integer products: dot.c, one kernel per instruction set ---- */
