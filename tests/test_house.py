@@ -19,6 +19,7 @@ ROOMS = (
     "exact",
     "evidence",
     "oracle",
+    "native",
     "models",
     "chat",
     "text",

@@ -1,0 +1,1 @@
+"""The native core: C kernels, compiled once on the machine that runs them, called through ctypes."""
