@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from surefoot.native import compiler, isa
-from surefoot.native.arrays import LINE, Bytes, Floats, aligned, check, pointer
+from surefoot.native.arrays import Bytes, Floats, aligned, check, pointer
 from surefoot.native.isa import Isa
 from surefoot.native.model import BLOCKS, Activation, Format, Linear, Matrix, Model
 from surefoot.native.passes import Pass
@@ -116,8 +116,8 @@ class Library:
     def matrix(self, format: Format, outputs: int, inputs: int, data: Bytes) -> Matrix:
         """A matrix whose packed weights are there already."""
         check("data", data, "uint8", self.matrix_bytes(format, outputs, inputs))
-        if data.ctypes.data % LINE:
-            raise ValueError(f"data: at {data.ctypes.data:#x}; it is to begin at a multiple of {LINE}")
+        if data.ctypes.data % 2:
+            raise ValueError(f"data: at the odd address {data.ctypes.data:#x}; it is to be an even one")
         return Matrix(format, outputs, inputs, data)
 
     def pack_blocks(
@@ -173,7 +173,7 @@ class Library:
     def unpack(self, matrix: Matrix) -> Floats:
         """The weights, [outputs, inputs]."""
         weights = np.empty((matrix.outputs, matrix.inputs), np.float32)
-        struct = matrix.struct(activation_group=32)
+        struct = matrix.struct
         for output, row in enumerate(weights):
             self.functions.sf_unpack(byref(struct), output, row.ctypes.data)
         return weights

@@ -51,8 +51,9 @@ class Matrix:
     inputs: int
     data: Bytes
 
-    def struct(self, activation_group: int) -> SfMatrix:
-        return SfMatrix(self.format, self.outputs, self.inputs, activation_group, pointer(self.data))
+    @property
+    def struct(self) -> SfMatrix:
+        return SfMatrix(self.format, self.outputs, self.inputs, pointer(self.data))
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,14 +79,9 @@ class Linear:
     def outputs(self) -> int:
         return sum(part.outputs for part in self.parts)
 
-    @property
-    def activation_group(self) -> int:
-        """Inputs that share an activation's scale, which is what all parts can do with."""
-        return 64 if all(part.format == Format.INT8_64 for part in self.parts) else 32
-
     @cached_property
     def struct(self) -> SfLinear:
-        parts = [part.struct(self.activation_group) for part in self.parts]
+        parts = [part.struct for part in self.parts]
         return SfLinear(len(parts), (SfMatrix * MAX_PARTS)(*parts), pointer(self.bias))
 
 

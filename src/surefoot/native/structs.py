@@ -12,7 +12,6 @@ class SfMatrix(Structure):
         ("format", c_int32),
         ("outputs", c_int32),
         ("inputs", c_int32),
-        ("activation_group", c_int32),
         ("data", c_void_p),
     )
 
