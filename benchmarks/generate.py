@@ -83,10 +83,10 @@ def _measure(name: str, precision: str, bandwidth: float, args: argparse.Namespa
         times = pass_times(loaded.model, loaded.tokenizer.vocab_size, 5 * args.repetitions)
         # Asked again, and the better counts: on a shared machine it comes and goes.
         bandwidth = max(bandwidth, machine.read_bandwidth())
-        limit = 1000 * loaded.model.weights.num_bytes / bandwidth
+        limit = 1000 * loaded.model.passes.num_bytes / bandwidth
         _print_passes(f"{name}, {loaded.precision}", times, limit)
         found |= {
-            "weight_bytes": loaded.model.weights.num_bytes,
+            "weight_bytes": loaded.model.passes.num_bytes,
             "read_bandwidth": bandwidth,
             "limit_ms": limit,
             "pass_ms": {rows: asdict(spread) for rows, spread in times.items()},

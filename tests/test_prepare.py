@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from surefoot.models.build import build
 from surefoot.models.linear import PRECISIONS, Float16Linear, Float32Linear, Precision
 from surefoot.models.prepare import Prepared, prepare
+from surefoot.models.torch_pass import TorchPasses
 from tests.precisions import NEEDS_INT8
 from tests.random_checkpoint import RandomCheckpoint, small_config
 
@@ -98,4 +99,5 @@ def test_an_int8_head_that_loses_too_much_is_kept_in_fp16(tmp_path: Path) -> Non
     assert prepare(uneven, "int8", tmp_path)["head.weight"].dtype == torch.float16
     built = build(uneven, "int8", tmp_path)
     assert built.inexact is None
-    assert isinstance(built.decoder.weights.head, Float16Linear | Float32Linear)
+    assert isinstance(built.decoder.passes, TorchPasses)
+    assert isinstance(built.decoder.passes.weights.head, Float16Linear | Float32Linear)

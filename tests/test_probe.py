@@ -12,6 +12,7 @@ import torch
 from surefoot.models import attention, probe
 from surefoot.models import build as build_module
 from surefoot.models.linear import Float32Linear, Int8Linear
+from surefoot.models.torch_pass import TorchPasses
 from tests.random_checkpoint import RandomCheckpoint, small_config
 
 SIZES = (1, 2, 4, 8, 16, 32, 64)
@@ -124,8 +125,9 @@ def test_a_model_is_kept_to_the_shapes_that_agree(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Float32Linear, "__call__", lying)
     built = build_module.build(RandomCheckpoint(small_config()), "fp32", tmp_path)
     assert built.inexact is None
-    assert 64 not in built.decoder.tiles.sizes
-    assert 32 in built.decoder.tiles.sizes
+    assert isinstance(built.decoder.passes, TorchPasses)
+    assert 64 not in built.decoder.passes.tiles.sizes
+    assert 32 in built.decoder.passes.tiles.sizes
 
 
 def test_a_model_that_cannot_be_exact_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

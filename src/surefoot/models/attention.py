@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 QUERY_TILE = 16
 KEY_BUCKET = 512
@@ -22,12 +24,13 @@ def round_up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
 
 
-def as_index(places: Sequence[int]) -> Index:
+def as_index(places: Sequence[int] | NDArray[np.int32]) -> Index:
     """A slice where the places follow each other (read in place), else a tensor (gathered)."""
-    first = places[0]
-    if list(places) == list(range(first, first + len(places))):
-        return slice(first, first + len(places))
-    return torch.tensor(places)
+    array = np.asarray(places)
+    first = int(array[0])
+    if (np.diff(array) == 1).all():
+        return slice(first, first + len(array))
+    return torch.from_numpy(array.astype(np.int64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class Span:
 def make_span(
     rows: Sequence[int],
     positions: Sequence[int],
-    slots: Sequence[int],
+    slots: Sequence[int] | NDArray[np.int32],
     num_slots: int,
     group: int,
     windows: frozenset[int | None],
@@ -63,7 +66,7 @@ def make_span(
         keys = slice(keys.start, keys.start + padded)
     else:
         keys = torch.zeros(padded, dtype=torch.long)
-        keys[: len(slots)] = torch.tensor(slots)
+        keys[: len(slots)] = torch.as_tensor(np.asarray(slots))
     masks = {window: _mask(positions, padded, group, window, dtype) for window in windows}
     return Span(as_index(rows), keys, masks)
 

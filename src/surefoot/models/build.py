@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 from surefoot.models import probe
 from surefoot.models.config import Checkpoint, ModelConfig
-from surefoot.models.decoder import Decoder, Layer, Weights
+from surefoot.models.decoder import Decoder
 from surefoot.models.linear import (
     BFloat16Linear,
     Float16Linear,
@@ -24,6 +24,7 @@ from surefoot.models.linear import (
 )
 from surefoot.models.prepare import FUSED, Prepared, prepare
 from surefoot.models.probe import REFERENCE
+from surefoot.models.torch_pass import Layer, TorchPasses, Weights
 from surefoot.types import SurefootError
 
 # A call of one or two rows is slower than one of four (oneDNN; .52 against .38 ms for 1536 → 8960 in int8 on
@@ -59,7 +60,8 @@ def build(checkpoint: Checkpoint, precision: Precision | None, folder: Path) -> 
     weights = pack(config, prepare(checkpoint, chosen, folder), chosen, planes)
     key_dtype = torch.bfloat16 if chosen == "bf16" else torch.float32
     sizes, head_sizes, inexact = _probe(config, weights, chosen, key_dtype)
-    return Built(Decoder(config, weights, Tiles(sizes), Tiles(head_sizes), key_dtype), chosen, inexact)
+    passes = TorchPasses(config, weights, Tiles(sizes), Tiles(head_sizes), key_dtype)
+    return Built(Decoder(config, passes), chosen, inexact)
 
 
 def best_precision(config: ModelConfig) -> Precision:

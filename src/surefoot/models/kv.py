@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 PAGE = 32  # rows
+_OFFSETS = np.arange(PAGE, dtype=np.int32)
 
 
 class PagePool:
@@ -91,10 +94,12 @@ class PagedCache:
     def length(self, seq: int) -> int:
         return self._sequences[seq].length
 
-    def slots(self, seq: int) -> list[int]:
-        """Where the rows of a sequence lie, in position order."""
+    def slots(self, seq: int) -> NDArray[np.int32]:
+        """Where the rows of a sequence lie, in position order, [length]."""
         held = self._sequences[seq]
-        return [page * PAGE + offset for page in held.pages for offset in range(PAGE)][: held.length]
+        pages = np.array(held.pages, np.int32)
+        slots: NDArray[np.int32] = (pages[:, None] * PAGE + _OFFSETS).reshape(-1)[: held.length]
+        return slots
 
     @torch.inference_mode()
     def append(self, seq: int, rows: int) -> None:
@@ -123,13 +128,13 @@ class PagedCache:
         if rows and base + rows[-1] >= held.length:
             raise ValueError(f"sequence {seq}: row {base + rows[-1]} is past its {held.length} rows")
         if list(rows) != list(range(len(rows))):
-            slots = torch.tensor(self.slots(seq)[base:])
+            slots = self.slots(seq)[base:]
             source, target = slots[list(rows)], slots[: len(rows)]
-            for page in {slot // PAGE for slot in target.tolist()}:
+            for page in {int(slot) // PAGE for slot in target}:
                 if self._pool.is_shared(page):
                     raise ValueError(f"sequence {seq}: page {page} is shared, so no row can move into it")
             for store in (self.keys, self.values):
-                store[:, target] = store[:, source]
+                store[:, torch.from_numpy(target)] = store[:, torch.from_numpy(source)]
         self.truncate(seq, base + len(rows))
 
     def fork(self, seq: int, source: int, length: int) -> None:

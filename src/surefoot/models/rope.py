@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.models.config import Rope
 from surefoot.models.fields import shown
@@ -68,3 +69,26 @@ def _number(scaling: Mapping[str, object], key: str, where: str, default: float 
 
 def _rounded(frequencies: Sequence[float]) -> Rope:
     return Rope(tuple(float(np.float32(f)) for f in frequencies))
+
+
+class RotationTable:
+    """cos and sin of every angle of a rotary embedding, by position.
+
+    Computed in float64, in blocks of positions that are always the same: a vectorized cos may give its last
+    elements other bits, so what a position gets must not depend on which were asked for with it.
+    """
+
+    BLOCK = 512
+
+    def __init__(self, rope: Rope) -> None:
+        self._frequencies = np.array(rope.frequencies)
+        self._cos = self._sin = np.zeros((0, len(rope.frequencies)), np.float32)
+
+    def at(self, positions: Sequence[int]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """cos and sin at each position, [positions, head_dim / 2] each."""
+        while max(positions, default=-1) >= len(self._cos):
+            block = np.arange(len(self._cos), len(self._cos) + self.BLOCK, dtype=np.float64)
+            angles = np.outer(block, self._frequencies)
+            self._cos = np.concatenate((self._cos, np.cos(angles).astype(np.float32)))
+            self._sin = np.concatenate((self._sin, np.sin(angles).astype(np.float32)))
+        return self._cos[positions], self._sin[positions]
