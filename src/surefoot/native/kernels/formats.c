@@ -30,55 +30,65 @@ const sf_format SF_FORMATS[NUM_FORMATS] = {
     [Q6_K] = {.bits = 6, .zero = 32, .group = 16, .scales = K6, .unit = 256},
 };
 
-int64_t sf_strip_bytes(int format, int inputs) {
-    const sf_format *f = &SF_FORMATS[format];
-    int padded = padded_inputs(f, inputs), rest = padded % SPAN;
-    return padded / SPAN * span_bytes(f, SPAN) + (rest ? span_bytes(f, rest) : 0);
-}
+int64_t sf_strip_bytes(int format, int inputs) { return strip_bytes(&SF_FORMATS[format], inputs); }
 
 int64_t sf_matrix_bytes(int format, int outputs, int inputs) {
     return round_up(outputs, PANEL) / STRIP * sf_strip_bytes(format, inputs);
 }
 
-/* Two quads of nibbles. The loops over a line become a few vector instructions each. */
-static inline void decode_nibbles(const uint8_t *restrict nibbles, uint8_t *restrict quants) {
-    for (int i = 0; i < LINE; i++) {
-        quants[i] = nibbles[i] & 15;
-        quants[LINE + i] = nibbles[i] >> 4;
+/* Lines are decoded a register at a time. Vectors of 64 bits, since those of bytes have no shifts: what is
+ * shifted from one byte into another is masked out. */
+#if defined(__AVX512F__)
+#define REGISTER 64
+#elif defined(__AVX2__)
+#define REGISTER 32
+#else
+#define REGISTER 16
+#endif
+typedef uint64_t bits __attribute__((vector_size(REGISTER), aligned(1), may_alias));
+
+#define EVERY_BYTE(value) ((value) * 0x0101010101010101u)
+
+/* The `width` bits of every byte from bit `from` on, moved to bit 4. */
+static inline bits above_nibble(bits x, int from, int width) {
+    bits moved = from < 4 ? x << (4 - from) : x >> (from - 4);
+    return moved & EVERY_BYTE(((1u << width) - 1) << 4);
+}
+
+/* A line of nibbles into two quads; `high` has the bits above them, those of the even quad from bit `from`
+ * on and those of the odd one after them. */
+static inline void decode_line(const uint8_t *nibbles, const uint8_t *high, int from, int width, uint8_t *quants) {
+    for (int i = 0; i < LINE; i += REGISTER) {
+        bits low = *(const bits *)(nibbles + i), above = *(const bits *)(high + i);
+        *(bits *)(quants + i) = (low & EVERY_BYTE(15u)) | above_nibble(above, from, width);
+        *(bits *)(quants + LINE + i) = (low >> 4 & EVERY_BYTE(15u)) | above_nibble(above, from + width, width);
     }
 }
 
-/* Likewise, with the bits above four: those of the even quad in bit 0 of `high >> shift` and up, `width` of
- * them, and then those of the odd one. */
-static inline void decode_wider(const uint8_t *restrict nibbles, const uint8_t *restrict high, int shift, int width,
-                                uint8_t *restrict quants) {
-    int mask = (1 << width) - 1;
-    for (int i = 0; i < LINE; i++) {
-        quants[i] = (nibbles[i] & 15) | (high[i] >> shift & mask) << 4;
-        quants[LINE + i] = nibbles[i] >> 4 | (high[i] >> (shift + width) & mask) << 4;
-    }
-}
-
-static void decode4(const uint8_t *restrict source, int inputs, uint8_t *restrict quants) {
+static void decode4(const uint8_t *source, int inputs, uint8_t *quants) {
     for (int input = 0; input < inputs; input += 2 * QUAD, source += LINE, quants += 2 * LINE)
-        decode_nibbles(source, quants);
+        for (int i = 0; i < LINE; i += REGISTER) {
+            bits low = *(const bits *)(source + i);
+            *(bits *)(quants + i) = low & EVERY_BYTE(15u);
+            *(bits *)(quants + LINE + i) = low >> 4 & EVERY_BYTE(15u);
+        }
 }
 
-static void decode5(const uint8_t *restrict source, int inputs, uint8_t *restrict quants) {
+static void decode5(const uint8_t *source, int inputs, uint8_t *quants) {
     for (int input = 0; input < inputs; input += 8 * QUAD, source += 5 * LINE, quants += 8 * LINE) {
         const uint8_t *high = source + 4 * LINE;
-        decode_wider(source, high, 0, 1, quants);
-        decode_wider(source + LINE, high, 2, 1, quants + 2 * LINE);
-        decode_wider(source + 2 * LINE, high, 4, 1, quants + 4 * LINE);
-        decode_wider(source + 3 * LINE, high, 6, 1, quants + 6 * LINE);
+        decode_line(source, high, 0, 1, quants);
+        decode_line(source + LINE, high, 2, 1, quants + 2 * LINE);
+        decode_line(source + 2 * LINE, high, 4, 1, quants + 4 * LINE);
+        decode_line(source + 3 * LINE, high, 6, 1, quants + 6 * LINE);
     }
 }
 
-static void decode6(const uint8_t *restrict source, int inputs, uint8_t *restrict quants) {
+static void decode6(const uint8_t *source, int inputs, uint8_t *quants) {
     for (int input = 0; input < inputs; input += 4 * QUAD, source += 3 * LINE, quants += 4 * LINE) {
         const uint8_t *high = source + 2 * LINE;
-        decode_wider(source, high, 0, 2, quants);
-        decode_wider(source + LINE, high, 4, 2, quants + 2 * LINE);
+        decode_line(source, high, 0, 2, quants);
+        decode_line(source + LINE, high, 4, 2, quants + 2 * LINE);
     }
 }
 
@@ -121,15 +131,15 @@ static void decode_scales(int scales, const uint8_t *source, int groups, sf_span
 
 sf_span sf_decode(const sf_matrix *matrix, int strip, int span, sf_span_room *room) {
     const sf_format *f = &SF_FORMATS[matrix->format];
-    const uint8_t *source = matrix->data + strip * sf_strip_bytes(matrix->format, matrix->inputs);
-    source += span * span_bytes(f, SPAN);
+    const uint8_t *source = matrix->data + strip * strip_bytes(f, matrix->inputs);
+    source += (int64_t)span * span_bytes(f, SPAN);
     int inputs = span_inputs(f, matrix->inputs, span);
     switch (f->bits) {
     case 4: decode4(source, inputs, room->quants); break;
     case 5: decode5(source, inputs, room->quants); break;
     case 6: decode6(source, inputs, room->quants); break;
     }
-    decode_scales(f->scales, source + round_up(quant_bytes(f, inputs), LINE), inputs / f->group, room);
+    decode_scales(f->scales, source + quant_bytes(f, inputs), groups_of(f, inputs), room);
     int has_min = f->scales == HALF_MIN || f->scales == K45;
     return (sf_span){f->bits == 8 ? source : room->quants, room->scale, has_min ? room->min : NULL};
 }

@@ -163,12 +163,12 @@ static void pack(int format, int outputs, int inputs, const void *source, slice_
         for (int span = 0; span * SPAN < inputs; span++) {
             int count = span_inputs(f, inputs, span);
             uint8_t quants[SPAN * STRIP] = {0};
-            uint8_t *scales = target + round_up(quant_bytes(f, count), LINE);
+            uint8_t *scales = target + quant_bytes(f, count);
             for (int lane = 0; lane < STRIP && strip * STRIP + lane < outputs; lane++) {
                 slice part;
                 read(format, source, inputs, strip * STRIP + lane, span, &part);
                 put_quants(&part, count, lane, quants);
-                put_scales(f, &part, count / f->group, lane, scales);
+                put_scales(f, &part, groups_of(f, count), lane, scales);
             }
             encode_quants(f->bits, count, quants, target);
             target += span_bytes(f, count);

@@ -1,74 +1,92 @@
-/* Activations in 8 bits. */
+/* Activations in 16 bits. */
 #include <math.h>
 #include <string.h>
 
 #include "simd.h"
 #include "surefoot.h"
 
-#define MOST_GROUP 64
+#define LARGEST 32639 /* 127 · 256 + 127: the largest q whose bytes, both signed, have negatives */
 
 typedef struct {
-    int64_t q, scale, sums, sums16, bytes;
+    int64_t q, low, scale, sums64, sums32, sums16, bytes;
 } places;
 
-static places places_of(int rows, int inputs, int group) {
-    int64_t numbers = rows * round_up(inputs, PADDED_INPUTS);
+static places places_of(int rows, int inputs) {
+    int64_t numbers = rows * round_up(inputs, ACTIVATION_GROUP), whole = sizeof(int32_t);
     places at = {0};
-    at.scale = round_up(numbers, LINE);
-    at.sums = at.scale + round_up(numbers / group * (int64_t)sizeof(float), LINE);
-    at.sums16 = at.sums + round_up(numbers / group * (int64_t)sizeof(int32_t), LINE);
-    at.bytes = at.sums16 + round_up(numbers / 16 * (int64_t)sizeof(int32_t), LINE);
+    at.low = numbers; /* of 16-bit q, the second half */
+    at.scale = 2 * numbers;
+    at.sums64 = at.scale + round_up(numbers / ACTIVATION_GROUP * (int64_t)sizeof(float), LINE);
+    at.sums32 = at.sums64 + round_up(numbers / 64 * whole, LINE);
+    at.sums16 = at.sums32 + round_up(numbers / 32 * whole, LINE);
+    at.bytes = at.sums16 + round_up(numbers / 16 * whole, LINE);
     return at;
 }
 
-int64_t sf_rows_bytes(int rows, int inputs, int group) { return places_of(rows, inputs, group).bytes; }
+int64_t sf_rows_bytes(int rows, int inputs) { return places_of(rows, inputs).bytes; }
 
-sf_rows sf_rows_at(uint8_t *buffer, int rows, int inputs, int group) {
-    places at = places_of(rows, inputs, group);
+sf_rows sf_rows_at(uint8_t *buffer, int rows, int inputs) {
+    places at = places_of(rows, inputs);
     return (sf_rows){
-        .q = (int8_t *)(buffer + at.q),
+#if SF_PLANES
+        .high = (int8_t *)(buffer + at.q),
+        .low = (int8_t *)(buffer + at.low),
+#else
+        .q = (int16_t *)(buffer + at.q),
+#endif
         .scale = (float *)(buffer + at.scale),
-        .sums = (int32_t *)(buffer + at.sums),
+        .sums64 = (int32_t *)(buffer + at.sums64),
+        .sums32 = (int32_t *)(buffer + at.sums32),
         .sums16 = (int32_t *)(buffer + at.sums16),
         .rows = rows,
         .inputs = inputs,
-        .stride = (int32_t)round_up(inputs, PADDED_INPUTS),
-        .group = group,
+        .stride = (int32_t)round_up(inputs, ACTIVATION_GROUP),
     };
 }
 
-/* One group of `group` numbers; returns the scale. */
-static float quantize_group(const float *x, int group, int8_t *q, int32_t *sum, int32_t *sums16) {
-    float largest = vec_largest_of(x, group);
-    *sum = 0;
+/* The q of a group, still in float32; returns the scale. */
+static float round_group(const float *x, float *q) {
+    float largest = vec_largest_of(x, ACTIVATION_GROUP);
     if (largest < SMALLEST || largest == INFINITY) {
-        memset(q, 0, group);
-        memset(sums16, 0, group / 16 * sizeof *sums16);
+        memset(q, 0, ACTIVATION_GROUP * sizeof *q);
         return largest < SMALLEST ? 0.0f : NAN;
     }
-    vec steps = vec_set(127.0f / largest);
-    for (int i = 0; i < group; i += LANES) {
-        vec rounded = vec_round(vec_mul(vec_load(x + i), steps));
-        vec_to_int8(q + i, rounded);
-        sums16[i / LANES] = (int32_t)vec_sum(rounded); /* exact: small whole numbers */
-        *sum += sums16[i / LANES];
+    vec steps = vec_set(LARGEST / largest);
+    for (int i = 0; i < ACTIVATION_GROUP; i += LANES)
+        vec_store(q + i, vec_round(vec_mul(vec_load(x + i), steps)));
+    return largest / LARGEST;
+}
+
+static void put_numbers(const float *q, sf_rows *rows, int64_t at) {
+    for (int i = 0; i < ACTIVATION_GROUP; i++) {
+#if SF_PLANES
+        int32_t whole = (int32_t)q[i];
+        rows->high[at + i] = (int8_t)((whole + 128) >> 8);
+        rows->low[at + i] = (int8_t)whole;
+#else
+        rows->q[at + i] = (int16_t)q[i];
+#endif
     }
-    return largest / 127.0f;
+}
+
+static void put_sums(const float *q, sf_rows *rows, int64_t at) {
+    int32_t *of16 = rows->sums16 + at / 16, *of32 = rows->sums32 + at / 32;
+    for (int i = 0; i < 4; i++) /* exact in float32: below 2^24 */
+        of16[i] = (int32_t)vec_sum(vec_load(q + 16 * i));
+    of32[0] = of16[0] + of16[1];
+    of32[1] = of16[2] + of16[3];
+    rows->sums64[at / 64] = of32[0] + of32[1];
 }
 
 void sf_quantize(const float *x, sf_rows *rows, int row) {
-    int64_t first = (int64_t)row * rows->stride;
-    int group = rows->group;
-    for (int input = 0; input < rows->stride; input += group) {
+    for (int input = 0; input < rows->inputs; input += ACTIVATION_GROUP) {
         const float *from = x + input;
-        float last[MOST_GROUP] = {0};
-        if (input + group > rows->inputs) {
-            if (input < rows->inputs)
-                memcpy(last, from, (rows->inputs - input) * sizeof *last);
-            from = last;
-        }
-        int64_t at = first + input;
-        rows->scale[at / group] =
-            quantize_group(from, group, rows->q + at, rows->sums + at / group, rows->sums16 + at / 16);
+        float last[ACTIVATION_GROUP] = {0}, q[ACTIVATION_GROUP];
+        if (rows->inputs - input < ACTIVATION_GROUP)
+            from = memcpy(last, from, (rows->inputs - input) * sizeof *last);
+        int64_t at = (int64_t)row * rows->stride + input;
+        rows->scale[at / ACTIVATION_GROUP] = round_group(from, q);
+        put_numbers(q, rows, at);
+        put_sums(q, rows, at);
     }
 }

@@ -20,7 +20,7 @@
 #define QUAD 4
 #define LINE 64        /* bytes of a cache line: one quad of a strip */
 #define ROW_TILE 16    /* most rows that a dot kernel takes at once */
-#define SMALLEST 1e-30f  /* numbers to be rounded to 8 bits count as zeros where a group has none as large */
+#define SMALLEST 1e-30f /* numbers to be quantized count as zeros where a group has none as large */
 
 #define EXPORT __attribute__((visibility("default")))
 
@@ -130,9 +130,9 @@ typedef struct {
 int64_t sf_rows_bytes(int rows, int inputs);
 sf_rows sf_rows_at(uint8_t *buffer, int rows, int inputs);
 
-/* q = x · (32639 / largest) rounded to nearest even, scale = largest / 32639 of the group. A group of zeros
- * has scale 0 and q 0. One row; `x` has `inputs` numbers. Where a number isn't finite its group's scale is
- * NaN, so that it shows in whatever is computed of it. */
+/* q = x · (32639 / largest) rounded to nearest even, scale = largest / 32639 of the group. A group with none
+ * as large as SMALLEST has scale 0 and q 0. One row; `x` has `inputs` numbers. Where a number isn't finite its
+ * group's scale is NaN, so that it shows in whatever is computed of it. */
 void sf_quantize(const float *x, sf_rows *rows, int row);
 
 /* ---- integer products: dot.c, one kernel per instruction set ---- */
