@@ -1,0 +1,77 @@
+/* Products of 16-bit activations with packed weights.
+ *
+ * An instruction set's header does a group of inputs: exact integer sums, which have no order. What becomes
+ * of the sums, in floating point, is written here once (`settle`), so it can't differ between them.
+ */
+#include <string.h>
+
+#include "simd.h"
+#include "surefoot.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define PANEL_STRIPS (PANEL / STRIP)
+#define SPAN_GROUPS (SPAN / 16) /* most in a span */
+
+/* A span of both strips of a panel. */
+typedef struct {
+    sf_format format;
+    sf_span strip[PANEL_STRIPS];
+    int input; /* the first */
+    int groups;
+} panel_span;
+
+/* What rows bring to each group of a span, beside their q. */
+typedef struct {
+    float scale[ROW_TILE][SPAN_GROUPS];
+    float total[ROW_TILE][SPAN_GROUPS];   /* scale · Σ q, for the mins */
+    int32_t start[ROW_TILE][SPAN_GROUPS]; /* −zero · Σ q: where sums of unsigned weights begin */
+} row_terms;
+
+INLINE void gather_terms(const panel_span *span, const sf_rows *x, int row, int rows, row_terms *terms) {
+    const int group = span->format.group, zero = span->format.zero;
+    const int32_t *sums = group == 16 ? x->sums16 : group == 32 ? x->sums32 : x->sums64;
+    for (int r = 0; r < rows; r++) {
+        const int64_t first = (int64_t)(row + r) * x->stride + span->input;
+        for (int g = 0; g < span->groups; g++) {
+            const int32_t sum = sums[first / group + g];
+            const float scale = x->scale[(first + g * group) / ACTIVATION_GROUP];
+            terms->scale[r][g] = scale;
+            terms->total[r][g] = scale * (float)sum;
+            terms->start[r][g] = -zero * sum;
+        }
+    }
+}
+
+/* Adds group `g` of a strip to y. */
+INLINE void settle(vec isum, const sf_span *strip, const row_terms *terms, int row, int g, float *y) {
+    vec scale = vec_mul(vec_set(terms->scale[row][g]), vec_load(strip->scale + g * STRIP));
+    vec sum = vec_fma(isum, scale, vec_load(y));
+    if (strip->min)
+        sum = vec_fma(vec_set(terms->total[row][g]), vec_load(strip->min + g * STRIP), sum);
+    vec_store(y, sum);
+}
+
+#if defined(__AMX_INT8__) || defined(SUREFOOT_EMULATE_TILES)
+#include "dot_amx.h"
+#elif defined(__AVX512VNNI__)
+#include "dot_vnni.h"
+#elif defined(__AVX2__)
+#include "dot_avx2.h"
+#else
+#include "dot_portable.h"
+#endif
+
+void sf_panel(const sf_matrix *matrix, int panel, const sf_rows *x, float *y) {
+    sf_span_room room[PANEL_STRIPS];
+    panel_span span = {.format = SF_FORMATS[matrix->format]};
+    const int group = span.format.group;
+    memset(y, 0, (size_t)x->rows * PANEL * sizeof *y);
+    for (int i = 0; i * SPAN < matrix->inputs; i++) {
+        const int left = matrix->inputs - i * SPAN;
+        span.input = i * SPAN;
+        span.groups = ((left < SPAN ? left : SPAN) + group - 1) / group;
+        for (int s = 0; s < PANEL_STRIPS; s++)
+            span.strip[s] = sf_decode(matrix, panel * PANEL_STRIPS + s, i, &room[s]);
+        add_span(&span, x, y);
+    }
+}

@@ -1,0 +1,45 @@
+/* Rows in blocks that fit into registers. Included by headers that define
+ *     BLOCK_STRIPS      how many strips of up to BLOCK_ROWS rows are summed at once
+ *     multiply_group    the sums of a block over one group, from `start` on, as float
+ * The number of rows reaches the innermost loops as a constant: all of this is inlined.
+ */
+#ifndef SUREFOOT_DOT_BLOCKS_H
+#define SUREFOOT_DOT_BLOCKS_H
+
+INLINE void add_block(int rows, const panel_span *span, const sf_rows *x, int row, float *y) {
+    const int group = span->format.group;
+    row_terms terms;
+    gather_terms(span, x, row, rows, &terms);
+    y += (int64_t)row * PANEL;
+    for (int s = 0; s < PANEL_STRIPS; s += BLOCK_STRIPS)
+        for (int g = 0; g < span->groups; g++) {
+            const uint8_t *quants[BLOCK_STRIPS];
+            int32_t start[BLOCK_ROWS];
+            vec isum[BLOCK_ROWS][BLOCK_STRIPS];
+            for (int i = 0; i < BLOCK_STRIPS; i++)
+                quants[i] = span->strip[s + i].quants + g * group * STRIP;
+            for (int r = 0; r < rows; r++)
+                start[r] = terms.start[r][g];
+            multiply_group(rows, group / QUAD, quants, x, row, span->input + g * group, start, isum);
+            for (int r = 0; r < rows; r++)
+                for (int i = 0; i < BLOCK_STRIPS; i++)
+                    settle(isum[r][i], &span->strip[s + i], &terms, r, g, y + r * PANEL + (s + i) * STRIP);
+        }
+}
+
+static void add_span(const panel_span *span, const sf_rows *x, float *y) {
+    int row = 0;
+    for (; row + BLOCK_ROWS <= x->rows; row += BLOCK_ROWS)
+        add_block(BLOCK_ROWS, span, x, row, y);
+    switch (x->rows - row) {
+    case 1: add_block(1, span, x, row, y); break;
+    case 2: add_block(2, span, x, row, y); break;
+    case 3: add_block(3, span, x, row, y); break;
+    }
+}
+
+int sf_ready(void) { return 1; }
+void sf_dot_begin(void) {}
+void sf_dot_end(void) {}
+
+#endif

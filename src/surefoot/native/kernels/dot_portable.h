@@ -1,0 +1,25 @@
+/* A group's products in plain C, written so that compilers make vectors of it. */
+#ifndef SUREFOOT_DOT_PORTABLE_H
+#define SUREFOOT_DOT_PORTABLE_H
+
+#define BLOCK_ROWS 4
+#define BLOCK_STRIPS 1
+
+INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row, int input,
+                           const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+    for (int r = 0; r < rows; r++) {
+        const int16_t *q = x->q + (int64_t)(row + r) * x->stride + input;
+        int32_t sum[STRIP];
+        for (int o = 0; o < STRIP; o++)
+            sum[o] = start[r];
+        for (int quad = 0; quad < quads; quad++)
+            for (int o = 0; o < STRIP; o++)
+                for (int i = 0; i < QUAD; i++)
+                    sum[o] += q[quad * QUAD + i] * quants[0][quad * LINE + o * QUAD + i];
+        isum[r][0] = vec_from_int32(sum);
+    }
+}
+
+#include "dot_blocks.h"
+
+#endif
