@@ -21,6 +21,8 @@ struct sf_pool {
     sf_task run;
     void *context;
     int tasks;
+    uint8_t *room;
+    int64_t room_bytes;
     _Alignas(LINE) atomic_uint job;    /* raised when a job is there */
     _Alignas(LINE) atomic_int next;    /* the next task to hand out */
     _Alignas(LINE) atomic_int working; /* workers that haven't left the job */
@@ -109,6 +111,15 @@ void sf_parallel(sf_pool *pool, sf_task run, void *context, int tasks) {
 
 int sf_pool_threads(const sf_pool *pool) { return pool->threads; }
 
+uint8_t *sf_pool_room(sf_pool *pool, int64_t bytes) {
+    if (bytes > pool->room_bytes) {
+        free(pool->room);
+        pool->room = aligned_alloc(LINE, round_up(bytes, LINE));
+        pool->room_bytes = pool->room ? bytes : 0;
+    }
+    return pool->room;
+}
+
 static void stop_workers(sf_pool *pool, int count) {
     atomic_store(&pool->closing, 1);
     announce(pool);
@@ -151,6 +162,7 @@ void sf_pool_free(sf_pool *pool) {
     stop_workers(pool, pool->threads - 1);
     pthread_cond_destroy(&pool->wake);
     pthread_mutex_destroy(&pool->lock);
+    free(pool->room);
     free(pool->worker);
     free(pool);
 }

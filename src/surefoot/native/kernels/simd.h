@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdint.h>
+#include <string.h>
 
 #define LANES 16
 
@@ -20,8 +21,27 @@
 #include "simd_portable.h"
 #endif
 
-/* What follows is built from the operations above, once for all.
- * exp(x), within 1 ulp or so; 0 below -87.3, so never denormal; x above 88 is taken for 88. */
+/* What follows is built from the operations above, once for all. */
+
+/* The first `count` <= LANES numbers at p, then zeros. */
+static inline vec vec_load_part(const float *p, int count) {
+    if (count >= LANES)
+        return vec_load(p);
+    float room[LANES] = {0};
+    memcpy(room, p, count * sizeof *p);
+    return vec_load(room);
+}
+static inline void vec_store_part(float *p, vec x, int count) {
+    if (count >= LANES) {
+        vec_store(p, x);
+        return;
+    }
+    float room[LANES];
+    vec_store(room, x);
+    memcpy(p, room, count * sizeof *p);
+}
+
+/* exp(x), within 1 ulp or so; 0 below -87.3, so never denormal; x above 88 is taken for 88. */
 static inline vec vec_exp(vec x) {
     const vec log2e = vec_set(1.44269504088896341f);
     vec inside = vec_min(vec_max(x, vec_set(-87.33654f)), vec_set(88.0f));

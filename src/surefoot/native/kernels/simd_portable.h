@@ -9,6 +9,8 @@ typedef struct {
     float lane[LANES];
 } vec;
 
+#define VEC_REGISTERS 8
+
 #define EACH_LANE(expression)                \
     do {                                     \
         for (int i = 0; i < LANES; i++)      \
@@ -78,6 +80,13 @@ static inline float vec_sum(vec x) {
         for (int i = 0; i < half; i++)
             x.lane[i] += x.lane[i + half];
     return x.lane[0];
+}
+/* Four of them, to p[0 … 3]. */
+static inline void vec_sum4(float *p, vec a, vec b, vec c, vec d) {
+    p[0] = vec_sum(a);
+    p[1] = vec_sum(b);
+    p[2] = vec_sum(c);
+    p[3] = vec_sum(d);
 }
 static inline float vec_largest(vec x) {
     for (int half = LANES / 2; half; half /= 2)

@@ -159,6 +159,9 @@ typedef void (*sf_task)(void *context, int task, int thread);
 EXPORT sf_pool *sf_pool_new(int threads); /* NULL when threads can't be had */
 EXPORT void sf_pool_free(sf_pool *pool);
 int sf_pool_threads(const sf_pool *pool);
+/* Room for a pass's numbers, 64-byte aligned, the pool's own: kept from pass to pass, since fresh pages cost
+ * more than a small pass. NULL when there is none. */
+uint8_t *sf_pool_room(sf_pool *pool, int64_t bytes);
 /* Runs tasks 0 … tasks − 1, the caller being thread 0, and returns when all are done. One task, or one
  * thread, runs in place. Tasks are handed out as threads come free; no result may depend on who runs what. */
 void sf_parallel(sf_pool *pool, sf_task run, void *context, int tasks);
@@ -199,7 +202,7 @@ typedef struct {
 
 /* One pass over a flat list of rows. Row r reads num_keys[r] keys (its own is the last), the first
  * of them at slot slots[first_key[r]], in position order; rows of one chain share a list. Its position is
- * num_keys[r] − 1. */
+ * num_keys[r] − 1. A key is of an earlier pass or of an earlier row. */
 typedef struct {
     int32_t rows, wanted;
     float *x;                       /* [rows][hidden], the embedded tokens; overwritten */
@@ -209,7 +212,7 @@ typedef struct {
     const int32_t *num_keys;        /* [rows] */
     uint16_t *keys, *values;        /* half; [layers][num_slots][kv_heads][key_stride], zeros past head_dim */
     int64_t num_slots, key_stride;  /* key_stride: head_dim rounded up to 16 */
-    const int32_t *wanted_rows;     /* [wanted] */
+    const int32_t *wanted_rows;     /* [wanted], ascending */
     float *logits;                  /* [wanted][vocabulary] */
 } sf_pass;
 
@@ -229,15 +232,16 @@ EXPORT void sf_rotate(float *x, const float *cos, const float *sin, int n);
 
 /* Softmax attention of every row and head of a pass over one layer's keys, which hold the pass's own
  * already. queries and out: [rows][heads · head_dim] float32, query rows `query_stride` apart. `scratch` has
- * sf_attention_bytes. Keys are taken in stripes of 512 by position, blocks of 64 within; a stripe's
- * (largest score, sum of exp, weighted values) are merged in order. */
+ * sf_attention_bytes, which are enough for any choice of the pass's rows too. Keys are taken in stripes of 512
+ * by position, blocks of 64 within; a stripe's (largest score, sum of exp, weighted values) are merged in
+ * order. */
 typedef struct {
     int32_t heads, kv_heads, head_dim, window;
     float scale;
     const uint16_t *keys, *values; /* of this layer */
 } sf_attention;
-int64_t sf_attention_bytes(sf_pool *pool, const sf_model *model, const sf_pass *pass);
-void sf_attend(sf_pool *pool, const sf_attention *layer, const sf_pass *pass, const float *queries,
-               int64_t query_stride, float *out, uint8_t *scratch);
+EXPORT int64_t sf_attention_bytes(sf_pool *pool, const sf_model *model, const sf_pass *pass);
+EXPORT void sf_attend(sf_pool *pool, const sf_attention *layer, const sf_pass *pass, const float *queries,
+                      int64_t query_stride, float *out, uint8_t *scratch);
 
 #endif
