@@ -57,11 +57,13 @@ static inline bits above_nibble(bits x, int from, int width) {
 
 /* A line of nibbles into two quads; `high` has the bits above them, those of the even quad from bit `from`
  * on and those of the odd one after them. */
-static inline void decode_line(const uint8_t *nibbles, const uint8_t *high, int from, int width, uint8_t *quants) {
+static inline void decode_line(const uint8_t *nibbles, const uint8_t *high, int from, int width,
+                               uint8_t *quants) {
     for (int i = 0; i < LINE; i += REGISTER) {
         bits low = *(const bits *)(nibbles + i), above = *(const bits *)(high + i);
-        *(bits *)(quants + i) = (low & EVERY_BYTE(15u)) | above_nibble(above, from, width);
-        *(bits *)(quants + LINE + i) = (low >> 4 & EVERY_BYTE(15u)) | above_nibble(above, from + width, width);
+        bits even = low & EVERY_BYTE(15u), odd = low >> 4 & EVERY_BYTE(15u);
+        *(bits *)(quants + i) = even | above_nibble(above, from, width);
+        *(bits *)(quants + LINE + i) = odd | above_nibble(above, from + width, width);
     }
 }
 

@@ -5,7 +5,9 @@
 #include "surefoot.h"
 
 /* How many groups; shifts, since divisions by what the compiler doesn't know would tell in sf_decode. */
-static inline int groups_of(const sf_format *format, int inputs) { return inputs >> __builtin_ctz(format->group); }
+static inline int groups_of(const sf_format *format, int inputs) {
+    return inputs >> __builtin_ctz(format->group);
+}
 
 static inline int padded_inputs(const sf_format *format, int inputs) {
     return (inputs + format->group - 1) & -format->group;
@@ -17,7 +19,9 @@ static inline int span_inputs(const sf_format *format, int inputs, int span) {
     return left < SPAN ? left : SPAN;
 }
 
-static inline int quant_bytes(const sf_format *format, int inputs) { return inputs * STRIP * format->bits / 8; }
+static inline int quant_bytes(const sf_format *format, int inputs) {
+    return inputs * STRIP * format->bits / 8;
+}
 
 static inline int scale_bytes(const sf_format *format, int inputs) {
     int groups = groups_of(format, inputs);
