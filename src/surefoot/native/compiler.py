@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from surefoot.native.isa import Isa
@@ -65,16 +66,26 @@ def _compile_into(kept: Path, isa: Isa, compiler: Sequence[str]) -> Path:
 
 
 def compile_library(isa: Isa, compiler: Sequence[str], library: Path, report: Path) -> None:
-    """Compiles every kernel into one library. What the compiler says when it fails is kept in `report`."""
-    sources = sorted(str(path) for path in KERNELS.glob("*.c"))
-    command = [*compiler, *FLAGS, *isa.flags, "-shared", *sources, *LINKED, "-o", str(library)]
-    code, said = _run(command)
-    if code != 0:
-        report.write_text(f"{shlex.join(command)}\n{said}")
-        reason = _first_error(said) or f"exit code {code}"
-        raise SurefootError(
-            f"{compiler[0]} can't compile the kernels for {isa.name}: {reason} (all of it: {report})"
-        )
+    """Compiles every kernel, as many at once as there are processors, into one library.
+
+    Raises SurefootError where the compiler fails; what it said is kept in `report`.
+    """
+    sources = sorted(KERNELS.glob("*.c"))
+    objects = [f"{library}.{source.stem}.o" for source in sources]
+    call = [*compiler, *FLAGS, *isa.flags]
+    commands = [[*call, "-c", str(source), "-o", made] for source, made in zip(sources, objects, strict=True)]
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        results = list(workers.map(_run, commands))
+    if not any(code for code, _ in results):
+        commands.append([*call, "-shared", *objects, *LINKED, "-o", str(library)])
+        results.append(_run(commands[-1]))
+    for command, (code, said) in zip(commands, results, strict=True):
+        if code != 0:
+            report.write_text(f"{shlex.join(command)}\n{said}")
+            reason = _first_error(said) or f"exit code {code}"
+            raise SurefootError(
+                f"{compiler[0]} can't compile the kernels for {isa.name}: {reason} (all of it: {report})"
+            )
 
 
 def _run(command: Sequence[str]) -> tuple[int, str]:

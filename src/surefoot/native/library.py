@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from ctypes import POINTER, byref, c_float, c_int, c_int64, c_void_p
@@ -28,7 +28,7 @@ from surefoot.types import SurefootError
 PACKAGED = Path(__file__).parent / "prebuilt"  # in a wheel that was built with libraries
 PANEL = 32  # outputs that are packed together
 
-_SIGNATURES = {
+SIGNATURES = {
     "sf_ready": (c_int,),
     "sf_strip_bytes": (c_int64, c_int, c_int),
     "sf_matrix_bytes": (c_int64, c_int, c_int, c_int),
@@ -94,8 +94,8 @@ class Library:
         try:
             self.functions = ctypes.CDLL(str(path))
         except OSError as error:
-            raise SurefootError(f"{path}: {error}") from error
-        for name, (returned, *taken) in _SIGNATURES.items():
+            raise SurefootError(" ".join(str(error).split())) from error  # which names the file
+        for name, (returned, *taken) in SIGNATURES.items():
             function = getattr(self.functions, name)
             function.restype, function.argtypes = returned, taken
         if not self.functions.sf_ready():
@@ -170,11 +170,14 @@ class Library:
             list(workers.map(run, range(0, outputs, share)))
         return target
 
-    def unpack(self, matrix: Matrix) -> Floats:
-        """The weights, [outputs, inputs]."""
-        weights = np.empty((matrix.outputs, matrix.inputs), np.float32)
+    def unpack(self, matrix: Matrix, outputs: Sequence[int] | None = None) -> Floats:
+        """The weights of some outputs, or of all, [outputs, inputs]."""
+        wanted = range(matrix.outputs) if outputs is None else outputs
+        if len(wanted) and not 0 <= min(wanted) <= max(wanted) < matrix.outputs:
+            raise ValueError(f"outputs: {min(wanted)} to {max(wanted)}; allowed is 0 to {matrix.outputs - 1}")
+        weights = np.empty((len(wanted), matrix.inputs), np.float32)
         struct = matrix.struct
-        for output, row in enumerate(weights):
+        for output, row in zip(wanted, weights, strict=True):
             self.functions.sf_unpack(byref(struct), output, row.ctypes.data)
         return weights
 

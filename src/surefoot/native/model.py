@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -171,6 +171,13 @@ class Model:
     @property
     def vocabulary(self) -> int:
         return self.head.outputs
+
+    def matrices(self) -> Iterator[Matrix]:
+        """Every matrix, the head's too."""
+        for layer in self.layers:
+            for linear in (layer.qkv, layer.output, layer.gate_up, layer.down):
+                yield from linear.parts
+        yield from self.head.parts
 
     @property
     def rotations(self) -> int:
