@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
 
-from surefoot.models.config import ModelConfig, Rope
+from surefoot.models.config import Blocks, ModelConfig, Rope
+from tests.random_blocks import random_blocks
 
 
 def small_config(**changes: object) -> ModelConfig:
@@ -40,6 +44,7 @@ class RandomCheckpoint:
     config: ModelConfig
     seed: int = 0
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    kinds: Mapping[str, str] = field(default_factory=dict)  # of quantized blocks, by part: {"down": "Q4_K"}
 
     def __post_init__(self) -> None:
         config, generator = self.config, torch.Generator().manual_seed(self.seed)
@@ -65,16 +70,33 @@ class RandomCheckpoint:
             drawn = torch.randn(shape, generator=generator)
             self.tensors[name] = drawn.abs() if "norm" in name else drawn * (shape[-1] ** -0.5)
         self.tensors["embed.weight"] *= 4
+        self._blocks = {name: self._quantized(name) for name in self.tensors if self._kind(name)}
+
+    def _kind(self, name: str) -> str | None:
+        part, suffix = name.split(".")[-2:]
+        return self.kinds.get(part) if suffix == "weight" else None
+
+    def _quantized(self, name: str) -> Blocks:
+        """Random blocks of the tensor's kind; the tensor becomes what they hold."""
+        kind, (outputs, inputs) = self._kind(name), self.tensors[name].shape
+        assert kind is not None
+        seed = len(name) + sum(name.encode()) + self.seed
+        rows = random_blocks(kind, outputs, inputs, np.random.default_rng(seed))
+        self.tensors[name] = torch.from_numpy(dequantize(rows, GGMLQuantizationType[kind]))
+        return Blocks(kind, rows)
 
     @property
     def fingerprint(self) -> str:
-        return f"random-{self.seed}-{abs(hash(self.config))}"
+        return f"random-{self.seed}-{abs(hash((self.config, *self.kinds.items())))}"
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.tensors)
 
     def tensor(self, name: str) -> torch.Tensor:
         return self.tensors[name]
+
+    def blocks(self, name: str) -> Blocks | None:
+        return self._blocks.get(name)
 
     def metadata(self) -> Mapping[str, object]:
         return {}

@@ -16,7 +16,7 @@ from surefoot.commands.options import PRECISIONS, SAMPLING_FLAGS
 from surefoot.commands.session import LOADING, RUNNING
 from surefoot.engine import Engine
 from surefoot.loading import load_model
-from surefoot.models import linear
+from surefoot.models import build
 from surefoot.results import Choice, Chunk, Result
 from surefoot.trace import stats
 from surefoot.types import SamplingParams, Usage
@@ -193,7 +193,7 @@ def test_a_conversation_remembers(recorder: Recorder, monkeypatch: pytest.Monkey
 
 
 def test_the_choices_offered_are_the_models() -> None:
-    assert ("auto", *linear.PRECISIONS) == PRECISIONS
+    assert ("auto", *build.PRECISIONS) == PRECISIONS
     assert {flag.field for flag in SAMPLING_FLAGS} == {field.name for field in fields(SamplingParams)}
 
 

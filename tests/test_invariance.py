@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from surefoot.models.base import Model
 from surefoot.models.build import build
 from surefoot.models.catalog import home
-from surefoot.models.linear import PRECISIONS, Precision
+from surefoot.models.linear import TORCH_PRECISIONS, TorchPrecision
 from surefoot.models.load import open_checkpoint
 from surefoot.models.toy import ToyModel, random_table
 from surefoot.types import SurefootError
@@ -46,14 +46,14 @@ def random_tokens(vocab_size: int, length: int, seed: int = -1) -> list[int]:
 
 
 @cache
-def small_model(shape: str, precision: Precision) -> Model:
+def small_model(shape: str, precision: TorchPrecision) -> Model:
     built = build(RandomCheckpoint(SHAPES[shape]), precision, Path(mkdtemp()))
     assert built.inexact is None
     return built.decoder
 
 
 @cache
-def small_reference(shape: str, precision: Precision, prompt: int) -> list[bytes]:
+def small_reference(shape: str, precision: TorchPrecision, prompt: int) -> list[bytes]:
     return reference(small_model(shape, precision), random_tokens(97, LENGTH, prompt), prompt)
 
 
@@ -66,12 +66,12 @@ def usable() -> Iterator[None]:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("precision", TORCH_PRECISIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(company=companies(LENGTH, prompts=4), seed=st.integers(0, 2**32))
 def test_no_company_changes_a_bit_of_a_row(
-    shape: str, precision: Precision, company: Company, seed: int
+    shape: str, precision: TorchPrecision, company: Company, seed: int
 ) -> None:
     with usable():
         expected = small_reference(shape, precision, company.source)
@@ -80,7 +80,7 @@ def test_no_company_changes_a_bit_of_a_row(
 
 
 @cache
-def smollm2(precision: Precision) -> tuple[Model, list[bytes]]:
+def smollm2(precision: TorchPrecision) -> tuple[Model, list[bytes]]:
     built = build(open_checkpoint(smollm2_path()), precision, home() / "prepared")
     assert built.inexact is None
     return built.decoder, reference(built.decoder, random_tokens(49152, 1600), -1)
@@ -89,14 +89,14 @@ def smollm2(precision: Precision) -> tuple[Model, list[bytes]]:
 @pytest.mark.parametrize("precision", ["bf16", "int8"])
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(company=companies(1600), seed=st.integers(0, 2**32))
-def test_no_company_changes_a_bit_of_smollm2(precision: Precision, company: Company, seed: int) -> None:
+def test_no_company_changes_a_bit_of_smollm2(precision: TorchPrecision, company: Company, seed: int) -> None:
     with usable():
         model, expected = smollm2(precision)
     assert differing_rows(model, random_tokens(49152, 1600), expected, company, seed) == []
 
 
 @pytest.mark.parametrize("precision", ["bf16", "int8", pytest.param("fp32", marks=pytest.mark.models)])
-def test_every_chunking_of_smollm2_gives_the_same_bits(precision: Precision) -> None:
+def test_every_chunking_of_smollm2_gives_the_same_bits(precision: TorchPrecision) -> None:
     """The chunk sizes that break stock kernels, over a context past three key buckets."""
     with usable():
         model, expected = smollm2(precision)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from surefoot.models.build import build
-from surefoot.models.linear import PRECISIONS, Float16Linear, Float32Linear, Precision
+from surefoot.models.linear import TORCH_PRECISIONS, Float16Linear, Float32Linear, TorchPrecision
 from surefoot.models.prepare import Prepared, prepare
 from surefoot.models.torch_pass import TorchPasses
 from tests.precisions import NEEDS_INT8
@@ -34,8 +34,8 @@ def assert_equal(one: Prepared, other: Prepared) -> None:
         assert torch.equal(tensor, other[name])
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_the_second_start_reads_no_tensor_of_the_file(precision: Precision, tmp_path: Path) -> None:
+@pytest.mark.parametrize("precision", TORCH_PRECISIONS)
+def test_the_second_start_reads_no_tensor_of_the_file(precision: TorchPrecision, tmp_path: Path) -> None:
     first, again = Counting(small_config()), Counting(small_config())
     assert_equal(prepare(first, precision, tmp_path), prepare(again, precision, tmp_path))
     assert first.reads > 0
@@ -43,12 +43,12 @@ def test_the_second_start_reads_no_tensor_of_the_file(precision: Precision, tmp_
 
 
 def test_another_precision_and_another_file_are_kept_apart(tmp_path: Path) -> None:
-    for precision in PRECISIONS:
+    for precision in TORCH_PRECISIONS:
         prepare(RandomCheckpoint(small_config()), precision, tmp_path)
     other = Counting(small_config(), seed=1)
     prepare(other, "fp32", tmp_path)
     assert other.reads > 0
-    assert len(list(tmp_path.iterdir())) == len(PRECISIONS) + 1
+    assert len(list(tmp_path.iterdir())) == len(TORCH_PRECISIONS) + 1
 
 
 def test_what_was_kept_and_is_damaged_is_made_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from surefoot.models import attention, probe
+from surefoot.models import attention, probe, torch_build
 from surefoot.models import build as build_module
 from surefoot.models.linear import Float32Linear, Int8Linear
 from surefoot.models.torch_pass import TorchPasses
@@ -143,7 +143,7 @@ def test_a_model_that_cannot_be_exact_says_so(monkeypatch: pytest.MonkeyPatch, t
 
 def test_int8_is_not_chosen_where_its_product_saturates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Int8Linear, "product", lambda self, planes: torch.zeros(len(planes), 64))
-    assert build_module.best_precision(small_config()) != "int8"
+    assert torch_build.best_precision(small_config()) != "int8"
 
 
 @pytest.mark.parametrize("exact", ["unsigned", "signed"])
@@ -160,4 +160,4 @@ def test_int8_takes_the_form_that_is_exact(exact: str, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(Int8Linear, "product", product)
     monkeypatch.setattr(Int8Linear, "__init__", packed)
-    assert build_module.exact_planes(small_config()) == exact
+    assert torch_build.exact_planes(small_config()) == exact

@@ -13,7 +13,7 @@ from typing import Any
 from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
-PRECISIONS = ("auto", "fp32", "bf16", "int8")
+PRECISIONS = ("auto", "file", "int8", "bf16", "fp32")
 
 
 class Parser(argparse.ArgumentParser):
@@ -160,7 +160,7 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         "--precision",
         choices=PRECISIONS,
         default=argparse.SUPPRESS,
-        help="auto (default): int8 where this machine computes it exactly",
+        help="auto (default): a GGUF file's own quantized weights (file), else int8, where computed exactly",
     )
     group.add_argument(
         "--threads",

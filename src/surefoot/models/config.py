@@ -9,6 +9,7 @@ from typing import Protocol, TypedDict
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from surefoot.models.activation import Activation
 
@@ -62,6 +63,15 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Weights in GGUF's quantized blocks. kind: as GGUF names it, "Q4_K". rows: uint8 [outputs, bytes of a
+    row], the rows in the order of `Checkpoint.tensor`."""
+
+    kind: str
+    rows: NDArray[np.uint8]
+
+
 class Traits(TypedDict):
     """What the family alone decides of a `ModelConfig`, whatever its file says."""
 
@@ -107,6 +117,10 @@ class Checkpoint(Protocol):
 
     def tensor(self, name: str) -> torch.Tensor:
         """One tensor, float32. Raises SurefootError when the file is damaged, KeyError for a wrong name."""
+
+    def blocks(self, name: str) -> Blocks | None:
+        """A tensor's quantized blocks as the file has them; None where its numbers are floats. Raises as
+        `tensor` does."""
 
     def metadata(self) -> Mapping[str, object]:
         """What the file says beside shapes: tokenizer and chat template, in its own terms."""

@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Kind
 from gguf.quants import dequantize
+from numpy.typing import NDArray
 
-from surefoot.models.config import ModelConfig, Rope, traits
+from surefoot.models.config import Blocks, ModelConfig, Rope, traits
 from surefoot.models.fields import Fields, shown
 from surefoot.models.gguf_container import GgufContainer, TensorInfo
 from surefoot.models.gguf_tokenizer import gguf_eos_ids
@@ -30,10 +31,9 @@ from surefoot.models.rope import MAX_HEAD_DIM, divided_rope, plain_rope
 from surefoot.types import SurefootError
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma3")  # Mistral files say llama
+FLOATS = (Kind.F32, Kind.F16, Kind.BF16)
 KINDS = (
-    Kind.F32,
-    Kind.F16,
-    Kind.BF16,
+    *FLOATS,
     Kind.Q4_0,
     Kind.Q4_1,
     Kind.Q5_0,
@@ -98,10 +98,26 @@ class GgufCheckpoint:
         if name not in self._names:
             raise KeyError(name)
         tensor = _dequantized(self._file, self._file.tensors[_file_name(name)])
-        if self._config.family == "llama" and (match := re.fullmatch(r"layers\.\d+\.([qk])\.\w+", name)):
-            heads = self._config.num_heads if match[1] == "q" else self._config.num_kv_heads
-            return _half_split(tensor, heads)
-        return tensor
+        order = self._order(name, len(tensor))
+        return tensor if order is None else tensor[order]
+
+    def blocks(self, name: str) -> Blocks | None:
+        if name not in self._names:
+            raise KeyError(name)
+        info = self._file.tensors[_file_name(name)]
+        if info.kind in FLOATS:
+            return None
+        rows, order = self._file.blocks(info), self._order(name, info.shape[0])
+        return Blocks(info.kind.name, rows if order is None else rows[order])
+
+    def _order(self, name: str, rows: int) -> NDArray[np.int64] | None:
+        """GGUF's llama keeps the two halves of a rotated pair side by side; which of its rows stands where
+        in the order of first halves, second halves. None where the order is that already."""
+        match = re.fullmatch(r"layers\.\d+\.([qk])\.\w+", name)
+        if self._config.family != "llama" or not match:
+            return None
+        heads = self._config.num_heads if match[1] == "q" else self._config.num_kv_heads
+        return np.arange(rows).reshape(heads, -1, 2).swapaxes(1, 2).reshape(-1)
 
     def metadata(self) -> Mapping[str, object]:
         return self._file.metadata
@@ -136,12 +152,6 @@ def _dequantized(file: GgufContainer, info: TensorInfo) -> torch.Tensor:
     with ThreadPoolExecutor(min(os.cpu_count() or 1, _MAX_THREADS)) as threads:
         list(threads.map(fill, range(0, len(out), step)))
     return check_finite(file.path, info.name, torch.from_numpy(out.reshape(info.shape)))
-
-
-def _half_split(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """GGUF's llama keeps the two halves of a rotated pair side by side; back to first half, second half."""
-    pairs = tensor.shape[0] // heads // 2
-    return tensor.reshape(heads, pairs, 2, -1).transpose(1, 2).reshape(tensor.shape).contiguous()
 
 
 def _config(file: GgufContainer) -> ModelConfig:

@@ -12,8 +12,8 @@ from typing import Literal, Protocol
 import torch
 import torch.nn.functional as F
 
-Precision = Literal["fp32", "bf16", "int8"]
-PRECISIONS: tuple[Precision, ...] = ("fp32", "bf16", "int8")
+TorchPrecision = Literal["fp32", "bf16", "int8"]
+TORCH_PRECISIONS: tuple[TorchPrecision, ...] = ("fp32", "bf16", "int8")
 
 
 class Linear(Protocol):

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from surefoot.models.config import Checkpoint, ModelConfig
-from surefoot.models.linear import Precision, quantize_weight
+from surefoot.models.linear import TorchPrecision, quantize_weight
 
 FORMAT = 2  # of the names and numbers below; raise it when either changes
 
@@ -28,7 +28,7 @@ FUSED = {"qkv": ("q", "k", "v"), "o": ("o",), "gate_up": ("gate", "up"), "down":
 log = logging.getLogger("surefoot")
 
 
-def prepare(checkpoint: Checkpoint, precision: Precision, folder: Path) -> Prepared:
+def prepare(checkpoint: Checkpoint, precision: TorchPrecision, folder: Path) -> Prepared:
     """The prepared tensors of a checkpoint, from `folder` where they have been before.
 
     A folder that can't be written to costs the time again next time, and is logged.
@@ -73,7 +73,7 @@ def _write(tensors: Prepared, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _derive(checkpoint: Checkpoint, precision: Precision) -> Iterator[tuple[str, torch.Tensor]]:
+def _derive(checkpoint: Checkpoint, precision: TorchPrecision) -> Iterator[tuple[str, torch.Tensor]]:
     config, names = checkpoint.config, set(checkpoint.names())
     embedding = checkpoint.tensor("embed.weight")
     yield "embed", embedding if precision == "fp32" else embedding.bfloat16()
@@ -99,7 +99,7 @@ def _derive(checkpoint: Checkpoint, precision: Precision) -> Iterator[tuple[str,
                 yield name, checkpoint.tensor(name)
 
 
-def _linear(name: str, weight: torch.Tensor, precision: Precision) -> Iterator[tuple[str, torch.Tensor]]:
+def _linear(name: str, weight: torch.Tensor, precision: TorchPrecision) -> Iterator[tuple[str, torch.Tensor]]:
     if precision == "int8":
         quantized, scale = quantize_weight(weight)
         if name == "head" and _loss(weight, quantized, scale) > HEAD_LOSS:

@@ -86,6 +86,10 @@ class SafetensorsCheckpoint:
             return tensor + 1.0  # stored as the difference from one
         return tensor
 
+    def blocks(self, name: str) -> None:
+        if name not in self._names:
+            raise KeyError(name)
+
     def metadata(self) -> Mapping[str, object]:
         return {"folder": self._folder, "config": read_json(self._folder / "config.json")}
 
