@@ -90,7 +90,7 @@ def test_a_command_runs(
 
 def test_a_script_that_is_named_can_be_run() -> None:
     named = [command.line for command in commands() if command.line.startswith("scripts/")]
-    assert named == ["scripts/demo", "scripts/test"]
+    assert named == ["scripts/demo", "scripts/test", "scripts/build-wheels"]
     assert all(os.access(ROOT / name, os.X_OK) for name in named)
 
 

@@ -244,7 +244,9 @@ WRONG_MODEL: dict[str, Callable[[Model], Model]] = {
     ),
     "layer 0 output: ": lambda m: replace(m, layers=[replace(m.layers[0], output=m.head)]),
     "layer 0 gate_up: ": lambda m: replace(m, layers=[replace(m.layers[0], gate_up=m.head)]),
-    "layer 0 down: ": lambda m: replace(m, layers=[replace(m.layers[0], down=m.head)]),
+    "layer 0 down: 24 → 8; it is to be 24 → 16": lambda m: replace(
+        m, layers=[replace(m.layers[0], down=Linear((replace(m.layers[0].down.parts[0], outputs=8),)))]
+    ),
     "layer 0 window, rope: -1, 0": lambda m: replace(m, layers=[replace(m.layers[0], window=-1)]),
 }
 

@@ -24,7 +24,7 @@ FLAGS = (
     # Multiplication and addition are fused where a kernel says so, never where a compiler likes to.
     *("-ffp-contract=off", "-fno-math-errno"),
 )
-LINKED = ("-lm",)
+LINKED = ("-lm",) if platform.system() == "Darwin" else ("-lm", "-Wl,--no-undefined")  # its linker's default
 
 log = logging.getLogger("surefoot")
 
@@ -105,7 +105,8 @@ def _run(command: Sequence[str]) -> tuple[int, str]:
 
 def _first_error(said: str) -> str | None:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return next((line for line in lines if "error" in line), lines[0] if lines else None)
+    errors = [line for line in lines if "error" in line or "undefined" in line]
+    return next(iter(errors + lines), None)
 
 
 def _digest_of_inputs(isa: Isa, compiler: Sequence[str]) -> str:

@@ -81,8 +81,13 @@ def native_library(folder: Path) -> Library | None:
 
 def open_library(wanted: Isa, folder: Path) -> Library:
     """The kernels for one instruction set. Raises SurefootError, one line, where they can't be had."""
-    packaged = PACKAGED / f"libsurefoot-{wanted.name}.so"
-    return Library(wanted, packaged if packaged.is_file() else compiler.compiled(wanted, folder))
+    prebuilt = packaged(wanted, PACKAGED)
+    return Library(wanted, prebuilt if prebuilt.is_file() else compiler.compiled(wanted, folder))
+
+
+def packaged(isa: Isa, folder: Path) -> Path:
+    """Where the library of an instruction set lies among those that a wheel brings."""
+    return folder / f"libsurefoot-{isa.name}.so"
 
 
 class Library:
