@@ -47,9 +47,7 @@ def glibc_needed(library: Path) -> tuple[int, int]:
 def newest_glibc(text: str) -> tuple[int, int]:
     versions = [(int(major), int(minor)) for major, minor in re.findall(r"\bGLIBC_(\d+)\.(\d+)", text)]
     if not versions:
-        raise SurefootError(
-            "the libraries take nothing from glibc, on which Linux wheels are built"
-        )
+        raise SurefootError("the libraries take nothing from glibc, on which Linux wheels are built")
     return max(versions)
 
 
