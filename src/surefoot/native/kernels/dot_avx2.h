@@ -22,19 +22,17 @@ INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, co
     __m256i sum[BLOCK_ROWS][2];
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);
-    for (int quad = 0; quad < quads; quad++) {
-        const __m256i *line = (const __m256i *)(quants[0] + quad * LINE);
-        const __m256i low = _mm256_loadu_si256(line), high = _mm256_loadu_si256(line + 1);
-        for (int pair = 0; pair < 2; pair++) {
-            const __m256i low_pair = _mm256_shuffle_epi8(low, pairs[pair]);
-            const __m256i high_pair = _mm256_shuffle_epi8(high, pairs[pair]);
+    for (int pair = 0; pair < 2; pair++)
+        for (int quad = 0; quad < quads; quad++) {
+            const __m256i *line = (const __m256i *)(quants[0] + quad * LINE);
+            const __m256i low = _mm256_shuffle_epi8(_mm256_loadu_si256(line), pairs[pair]);
+            const __m256i high = _mm256_shuffle_epi8(_mm256_loadu_si256(line + 1), pairs[pair]);
             for (int r = 0; r < rows; r++) {
                 const __m256i factor = broadcast_pair(q + r * x->stride + quad * QUAD + pair * 2);
-                sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(low_pair, factor));
-                sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(high_pair, factor));
+                sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(low, factor));
+                sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(high, factor));
             }
         }
-    }
     for (int r = 0; r < rows; r++)
         isum[r][0] = vec_pair(_mm256_cvtepi32_ps(sum[r][0]), _mm256_cvtepi32_ps(sum[r][1]));
 }
