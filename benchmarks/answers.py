@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from passes import Spread
+from spread import Spread
 
 from surefoot.engine import Engine
 from surefoot.results import Result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from surefoot.types import SurefootError
 from tests.models_fixture import SMOLLM2, smollm2_path
 from tests.threads import one_thread
 
@@ -22,7 +25,8 @@ def importable() -> Iterator[None]:
     smollm2_path()
     with pytest.MonkeyPatch.context() as patch, one_thread():
         patch.syspath_prepend(BENCHMARKS)
-        patch.setattr(import_module("machine"), "read_bandwidth", lambda: 1e9)
+        machine = import_module("machine")
+        patch.setattr(machine, "read_bandwidth", lambda: machine.Bandwidth(1e9, "hand"))
         yield
 
 
@@ -37,27 +41,100 @@ def last_line(capsys: pytest.CaptureFixture[str]) -> Benchmark:
     return run
 
 
-def test_generate_measures_passes_and_answers(last_line: Benchmark) -> None:
+def test_generate_measures_answers_plain_and_speculated(last_line: Benchmark) -> None:
     arguments = ["--kind", "code", "--temperature", "0.8", "--max-tokens", "6", "--repetitions", "2"]
     found = last_line("generate", arguments)
-    assert found["read_bandwidth"] == 1e9
     assert found["machine"]["threads"] == 1
     [model] = found["models"]
     assert model["model"] == SMOLLM2
-    assert list(model["pass_ms"]) == ["1", "2", "4", "8", "16", "32"]
-    assert model["limit_ms"] == model["weight_bytes"] / 1e6
     assert [answers["draft"] for answers in model["answers"]] == ["none", "ngram"]
     for answers in model["answers"]:
         assert answers["equal"] is True
         assert answers["tokens"] == 6
-        assert answers["tokens_per_second"]["low"] <= answers["tokens_per_second"]["high"]
-    assert model["answers"][0]["ratio"] == {"low": 1, "median": 1, "high": 1}
+        assert answers["tokens_per_second"]["min"] <= answers["tokens_per_second"]["max"]
+    assert model["answers"][0]["ratio"] == {"min": 1, "median": 1, "max": 1}
 
 
-def test_generate_leaves_out_what_is_not_asked_for(last_line: Benchmark) -> None:
-    [model] = last_line("generate", ["--only", "passes", "--repetitions", "1"])["models"]
-    assert "answers" not in model
-    assert model["32_over_16_rows"] > 0
+PASS = ["--model", SMOLLM2, "--precision", "int8", "--threads", "1", "--runs", "1", "--prompt", "8"]
+KEYS = ["1", "2", "4", "8", "16", "32", "prompt"]
+
+
+def test_a_pass_is_timed_by_its_rows(last_line: Benchmark) -> None:
+    found = last_line("pass", PASS)
+    assert found["prompt"] == 8
+    [model] = found["models"]
+    assert (model["model"], model["precision"]) == (SMOLLM2, "int8")
+    assert list(model["pass_ms"]) == ["ours"]
+    ours = model["pass_ms"]["ours"]
+    assert list(ours) == KEYS
+    assert model["limit_ms"] == model["weight_bytes"] / 1e6
+    assert model["one_row_over_limit"] == ours["1"]["median"] / model["limit_ms"]
+    assert model["16_over_1_rows"] == {"ours": ours["16"]["median"] / ours["1"]["median"]}
+    assert "peer" not in model
+
+
+def interpreter(folder: Path, body: str) -> str:
+    """What stands in for the interpreter of a peer's environment: it is given script, file and threads."""
+    path = folder / "python"
+    path.write_text(f"#!{sys.executable}\nimport json, sys\n{body}")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_peer_is_timed_beside(last_line: Benchmark, tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+    peer = interpreter(
+        tmp_path,
+        f"""
+log = open({str(log)!r}, "w")
+print(json.dumps(sys.argv[1:]), file=log)
+print(json.dumps({{"peer": "fake", "system": "none"}}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    answer = {{"ms": 2.0 * len(asked["rows"])}} if "rows" in asked else {{}}
+    print(json.dumps(asked), file=log)
+    print(json.dumps(answer), flush=True)
+""",
+    )
+    [model] = last_line("pass", [*PASS, "--peer", peer])["models"]
+    assert (model["peer"], model["peer_system"]) == ("fake", "none")
+    theirs = model["pass_ms"]["peer"]
+    assert {key: ms["median"] for key, ms in theirs.items()} == dict(
+        zip(KEYS, (2, 4, 8, 16, 32, 64, 16), strict=True)
+    )
+    assert model["16_over_1_rows"]["peer"] == 16
+    assert model["peer_over_ours"]["4"] == 8 / model["pass_ms"]["ours"]["4"]["median"]
+    arguments, *asked = map(json.loads, log.read_text().splitlines())
+    assert arguments == [str(BENCHMARKS / "llama_peer.py"), str(smollm2_path()), "1"]
+    contexts = [len(one["context"]) for one in asked if "context" in one]
+    assert contexts == [300, 0]
+    rows = [(len(one["rows"]), one["wanted"]) for one in asked if "rows" in one]
+    assert rows == [(n, n) for n in (1, 2, 4, 8, 16, 32) for _ in range(2)] + [(8, 1)] * 2
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ("sys.exit('no llama.cpp')", "the peer ended: no llama.cpp"),
+        ("sys.exit(3)", "the peer ended: exit code 3"),
+    ],
+)
+def test_why_a_peer_ended_is_said(last_line: Benchmark, tmp_path: Path, body: str, reason: str) -> None:
+    with pytest.raises(SurefootError, match=f"^{reason}$"):
+        last_line("pass", [*PASS, "--peer", interpreter(tmp_path, body)])
+
+
+def test_a_peer_that_is_not_there_is_said(last_line: Benchmark) -> None:
+    with pytest.raises(SurefootError, match=r"^--peer /no/such: No such file or directory$"):
+        last_line("pass", [*PASS, "--peer", "/no/such"])
+
+
+@pytest.mark.skipif(
+    any(importlib.util.find_spec(name) for name in ("xllamacpp", "llama_cpp")), reason="llama.cpp is here"
+)
+def test_an_environment_without_llama_is_said(last_line: Benchmark) -> None:
+    with pytest.raises(SurefootError, match=r"^the peer ended: no llama\.cpp: neither xllamacpp nor"):
+        last_line("pass", [*PASS, "--peer", sys.executable])
 
 
 def test_quality_compares_every_precision_with_fp32(last_line: Benchmark) -> None:
