@@ -179,7 +179,7 @@ class Model:
                 yield from linear.parts
         yield from self.head.parts
 
-    @property
+    @cached_property
     def rotations(self) -> int:
         """How many tables of rotations a pass needs."""
         return max((layer.rope + 1 for layer in self.layers), default=0)
