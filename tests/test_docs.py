@@ -115,7 +115,7 @@ def test_a_link_leads_somewhere(document: Path) -> None:
 
 def test_every_flag_that_is_named_exists() -> None:
     known = {flag.name for flag in SAMPLING_FLAGS} | set(re.findall(r"--[a-z-]+", help_of_everything()))
-    elsewhere = {"--strict", "--models"}  # of ruff, mypy and scripts/test
+    elsewhere = {"--strict", "--models", "--peer"}  # of ruff, mypy, scripts/test and benchmarks/pass.py
     elsewhere |= {"--port", "--spec-type", "--speculative-config"}  # of llama-server and vLLM
     for document in DOCUMENTS:
         named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", document.read_text()))
