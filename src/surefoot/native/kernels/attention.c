@@ -14,7 +14,7 @@
 #include "surefoot.h"
 
 #define STRIPE 512
-#define MOST_QUERIES 32 /* that share converted keys, if one row hasn't more: what the L1 cache holds */
+#define MOST_QUERIES 48 /* that share converted keys, if one row hasn't more: what the L1 cache holds */
 #define FEW_PAIRS 4     /* a thread: with fewer, stripes are tasks of their own */
 
 typedef struct {
@@ -61,11 +61,17 @@ static block next_block(const sf_pass *pass, int row, int most) {
     return (block){row, end - row};
 }
 
+/* As many as share keys well, but no fewer blocks than give each thread a pair, and all of like size. */
+static int rows_of_blocks(int rows, int kv_heads, int group, int threads) {
+    int fair = (int)((int64_t)rows * kv_heads / threads), most = larger(smaller(fair, MOST_QUERIES / group), 1);
+    int blocks = (rows + most - 1) / most;
+    return blocks ? (rows + blocks - 1) / blocks : 1;
+}
+
 static cut plan(sf_pool *pool, int heads, int kv_heads, int window, const sf_pass *pass) {
     int threads = sf_pool_threads(pool), group = heads / kv_heads;
-    int shared = smaller((int)((int64_t)pass->rows * kv_heads / threads), MOST_QUERIES / group);
     cut plan = {.dim = (int)pass->key_stride, .group = group, .kv_heads = kv_heads, .window = window,
-                .rows = larger(shared, 1)};
+                .rows = rows_of_blocks(pass->rows, kv_heads, group, threads)};
     for (int row = 0; row < pass->rows;) {
         block next = next_block(pass, row, plan.rows);
         row += next.rows;
@@ -87,10 +93,14 @@ static int64_t room_size(const cut *cut) {
 }
 static int64_t result_size(const cut *cut) { return (int64_t)cut->queries * cut->dim + 2 * round_up(cut->queries, LANES); }
 
+/* Room for the largest cut of any of the rows: of the longest blocks, without a window. */
 int64_t sf_attention_bytes(sf_pool *pool, const sf_model *model, const sf_pass *pass) {
-    cut cut = plan(pool, model->heads, model->kv_heads, 0, pass); /* no window: the most stripes */
-    int few = smaller(pass->rows * model->kv_heads, FEW_PAIRS * cut.rooms);
-    cut.results = larger(few, cut.rooms);
+    const int threads = sf_pool_threads(pool), group = model->heads / model->kv_heads;
+    cut cut = {.dim = (int)pass->key_stride, .rooms = threads,
+               .queries = smaller(pass->rows, larger(MOST_QUERIES / group, 1)) * group,
+               .results = larger(smaller(pass->rows * model->kv_heads, FEW_PAIRS * threads), threads)};
+    for (int row = 0; row < pass->rows; row++)
+        cut.stripes = larger(cut.stripes, end_stripe(pass, row));
     int64_t floats = cut.rooms * room_size(&cut) + (int64_t)cut.results * cut.stripes * result_size(&cut);
     return floats * (int64_t)sizeof(float) + round_up(pass->rows * sizeof(block), LINE);
 }

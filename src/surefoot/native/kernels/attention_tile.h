@@ -1,6 +1,6 @@
 /* The arithmetic of attention over one block of keys: scores, weights, weighted values.
  *
- * Tiles of queries and keys only keep numbers in registers; their sizes change no bits.
+ * Tiles keep sums in registers; their sizes change no bits.
  */
 #ifndef SUREFOOT_ATTENTION_TILE_H
 #define SUREFOOT_ATTENTION_TILE_H
@@ -13,13 +13,11 @@
 #define ALWAYS_INLINE inline __attribute__((always_inline))
 
 #if VEC_REGISTERS >= 32
-#define QUERY_TILE 4
-#define KEY_TILE 4
-#define MIX_TILE 8
+#define KEY_TILE 8
+#define MIX_TILE 8 /* queries */
 #else
-#define QUERY_TILE 2
-#define KEY_TILE 2
-#define MIX_TILE 6
+#define KEY_TILE 4
+#define MIX_TILE 6 /* queries */
 #endif
 
 /* Which keys of a block are read, and where they lie. */
@@ -50,44 +48,25 @@ static inline void load_values(const key_list *list, const uint16_t *values, flo
     }
 }
 
-/* Scores of `queries` <= QUERY_TILE against KEY_TILE keys. */
-static ALWAYS_INLINE void score_tile(const float *query, const int queries, const float *key, int dim, float *score) {
-    vec sum[QUERY_TILE * KEY_TILE];
-    for (int i = 0; i < QUERY_TILE * KEY_TILE; i++)
+/* Scores of one query against KEY_TILE keys. */
+static inline void score_tile(const float *query, const float *key, int dim, float *score) {
+    vec sum[KEY_TILE];
+    for (int i = 0; i < KEY_TILE; i++)
         sum[i] = vec_zero();
     for (int d = 0; d < dim; d += LANES) {
-        vec k[KEY_TILE];
-        for (int j = 0; j < KEY_TILE; j++)
-            k[j] = vec_load(key + j * dim + d);
-        for (int i = 0; i < queries; i++) {
-            vec q = vec_load(query + i * dim + d);
-            for (int j = 0; j < KEY_TILE; j++)
-                sum[i * KEY_TILE + j] = vec_fma(q, k[j], sum[i * KEY_TILE + j]);
-        }
+        vec q = vec_load(query + d);
+        for (int i = 0; i < KEY_TILE; i++)
+            sum[i] = vec_fma(q, vec_load(key + i * dim + d), sum[i]);
     }
-    float total[QUERY_TILE * KEY_TILE];
-    for (int i = 0; i < queries * KEY_TILE; i += 4)
-        vec_sum4(total + i, sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
-    for (int i = 0; i < queries; i++)
-        memcpy(score + i * KEY_BLOCK, total + i * KEY_TILE, KEY_TILE * sizeof *score);
-}
-
-static inline void score_queries(const float *query, int queries, const float *key, int dim, float *score) {
-    switch (queries) {
-    case 1: score_tile(query, 1, key, dim, score); return;
-#if QUERY_TILE > 2
-    case 2: score_tile(query, 2, key, dim, score); return;
-    case 3: score_tile(query, 3, key, dim, score); return;
-#endif
-    default: score_tile(query, QUERY_TILE, key, dim, score);
-    }
+    for (int i = 0; i < KEY_TILE; i += 4)
+        vec_sum4(score + i, sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
 }
 
 /* score[queries][KEY_BLOCK], unscaled: 16 lanes of fma over dim, then vec_sum. */
 static inline void score_keys(const float *query, int queries, const float *key, const key_list *list, float *score) {
     for (int k = list->begin / KEY_TILE * KEY_TILE; k < list->end; k += KEY_TILE)
-        for (int q = 0; q < queries; q += QUERY_TILE)
-            score_queries(query + q * list->dim, queries - q, key + k * list->dim, list->dim, score + q * KEY_BLOCK + k);
+        for (int q = 0; q < queries; q++)
+            score_tile(query + q * list->dim, key + k * list->dim, list->dim, score + q * KEY_BLOCK + k);
 }
 
 static inline float exp_of(float x) {
