@@ -22,29 +22,38 @@ typedef struct {
 
 /* What rows bring to each group of a span, beside their q. */
 typedef struct {
-    float scale[ROW_TILE][SPAN_GROUPS];
-    float total[ROW_TILE][SPAN_GROUPS];   /* scale · Σ q, for the mins */
+    const float *scale; /* of the first row's first 64 inputs */
+    int scale_stride, group;
     int32_t start[ROW_TILE][SPAN_GROUPS]; /* −zero · Σ q: where sums of unsigned weights begin */
+    float total[ROW_TILE][SPAN_GROUPS];   /* scale · Σ q, for the mins */
 } row_terms;
 
+INLINE float scale_of(const row_terms *terms, int row, int g) {
+    return terms->scale[row * terms->scale_stride + (unsigned)(g * terms->group) / ACTIVATION_GROUP];
+}
+
+INLINE const int32_t *group_sums(const sf_rows *x, int group, uint64_t input) {
+    return group == 16 ? x->sums16 + input / 16 : group == 32 ? x->sums32 + input / 32 : x->sums64 + input / 64;
+}
+
 INLINE void gather_terms(const panel_span *span, const sf_rows *x, int row, int rows, row_terms *terms) {
-    const int group = span->format.group, zero = span->format.zero;
-    const int32_t *sums = group == 16 ? x->sums16 : group == 32 ? x->sums32 : x->sums64;
+    const uint64_t first = (uint64_t)row * x->stride + span->input;
+    terms->scale = x->scale + first / ACTIVATION_GROUP;
+    terms->scale_stride = x->stride / ACTIVATION_GROUP;
+    terms->group = span->format.group;
     for (int r = 0; r < rows; r++) {
-        const int64_t first = (int64_t)(row + r) * x->stride + span->input;
-        for (int g = 0; g < span->groups; g++) {
-            const int32_t sum = sums[first / group + g];
-            const float scale = x->scale[(first + g * group) / ACTIVATION_GROUP];
-            terms->scale[r][g] = scale;
-            terms->total[r][g] = scale * (float)sum;
-            terms->start[r][g] = -zero * sum;
-        }
+        const int32_t *sums = group_sums(x, terms->group, first + (uint64_t)r * x->stride);
+        for (int g = 0; g < span->groups; g++)
+            terms->start[r][g] = -span->format.zero * sums[g];
+        if (span->strip[0].min)
+            for (int g = 0; g < span->groups; g++)
+                terms->total[r][g] = scale_of(terms, r, g) * (float)sums[g];
     }
 }
 
 /* Adds group `g` of a strip to y. */
 INLINE void settle(vec isum, const sf_span *strip, const row_terms *terms, int row, int g, float *y) {
-    vec scale = vec_mul(vec_set(terms->scale[row][g]), vec_load(strip->scale + g * STRIP));
+    vec scale = vec_mul(vec_set(scale_of(terms, row, g)), vec_load(strip->scale + g * STRIP));
     vec sum = vec_fma(isum, scale, vec_load(y));
     if (strip->min)
         sum = vec_fma(vec_set(terms->total[row][g]), vec_load(strip->min + g * STRIP), sum);

@@ -5,6 +5,9 @@
 #define BLOCK_ROWS 4 /* times a strip: eight sums; sixteen registers hold no more beside their factors */
 #define BLOCK_STRIPS 1
 
+/* Left to itself, GCC multiplies for all rows before it adds, runs out of registers and is half as fast. */
+#define KEEP_ORDER(sum) __asm__("" : "+x"(sum))
+
 INLINE __m256i broadcast_pair(const int16_t *q) {
     int32_t pair;
     memcpy(&pair, q, sizeof pair);
@@ -23,6 +26,7 @@ INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, co
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);
     for (int pair = 0; pair < 2; pair++)
+#pragma GCC unroll 2
         for (int quad = 0; quad < quads; quad++) {
             const __m256i *line = (const __m256i *)(quants[0] + quad * LINE);
             const __m256i low = _mm256_shuffle_epi8(_mm256_loadu_si256(line), pairs[pair]);
@@ -31,6 +35,8 @@ INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, co
                 const __m256i factor = broadcast_pair(q + r * x->stride + quad * QUAD + pair * 2);
                 sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(low, factor));
                 sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(high, factor));
+                KEEP_ORDER(sum[r][0]);
+                KEEP_ORDER(sum[r][1]);
             }
         }
     for (int r = 0; r < rows; r++)

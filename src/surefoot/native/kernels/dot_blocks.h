@@ -1,13 +1,12 @@
 /* Rows in blocks that fit into registers. Included by headers that define
  *     BLOCK_STRIPS      how many strips of up to BLOCK_ROWS rows are summed at once
  *     multiply_group    the sums of a block over one group, from `start` on, as float
- * The number of rows reaches the innermost loops as a constant: all of this is inlined.
+ * A group's size and the number of rows reach the innermost loops as constants: all of this is inlined.
  */
 #ifndef SUREFOOT_DOT_BLOCKS_H
 #define SUREFOOT_DOT_BLOCKS_H
 
-INLINE void add_block(int rows, const panel_span *span, const sf_rows *x, int row, float *y) {
-    const int group = span->format.group;
+INLINE void add_block(int group, int rows, const panel_span *span, const sf_rows *x, int row, float *y) {
     row_terms terms;
     gather_terms(span, x, row, rows, &terms);
     y += (int64_t)row * PANEL;
@@ -27,14 +26,22 @@ INLINE void add_block(int rows, const panel_span *span, const sf_rows *x, int ro
         }
 }
 
-static void add_span(const panel_span *span, const sf_rows *x, float *y) {
+INLINE void add_rows(int group, const panel_span *span, const sf_rows *x, float *y) {
     int row = 0;
     for (; row + BLOCK_ROWS <= x->rows; row += BLOCK_ROWS)
-        add_block(BLOCK_ROWS, span, x, row, y);
+        add_block(group, BLOCK_ROWS, span, x, row, y);
     switch (x->rows - row) {
-    case 1: add_block(1, span, x, row, y); break;
-    case 2: add_block(2, span, x, row, y); break;
-    case 3: add_block(3, span, x, row, y); break;
+    case 1: add_block(group, 1, span, x, row, y); break;
+    case 2: add_block(group, 2, span, x, row, y); break;
+    case 3: add_block(group, 3, span, x, row, y); break;
+    }
+}
+
+static void add_span(const panel_span *span, const sf_rows *x, float *y) {
+    switch (span->format.group) {
+    case 16: add_rows(16, span, x, y); break;
+    case 32: add_rows(32, span, x, y); break;
+    case 64: add_rows(64, span, x, y); break;
     }
 }
 

@@ -22,6 +22,7 @@ INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, co
             high[r][s] = _mm512_setzero_si512();
             low[r][s] = _mm512_set1_epi32(start[r]);
         }
+#pragma GCC unroll 16 /* a whole group: GCC copies every sum at every turn of a loop */
     for (int quad = 0; quad < quads; quad++) {
         __m512i weights[BLOCK_STRIPS];
         for (int s = 0; s < BLOCK_STRIPS; s++)
