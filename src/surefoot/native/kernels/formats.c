@@ -45,13 +45,13 @@ int64_t sf_matrix_bytes(int format, int outputs, int inputs) {
 #else
 #define REGISTER 16
 #endif
-typedef uint64_t bits __attribute__((vector_size(REGISTER), aligned(1), may_alias));
+typedef uint64_t wide __attribute__((vector_size(REGISTER), aligned(1), may_alias));
 
 #define EVERY_BYTE(value) ((value) * 0x0101010101010101u)
 
 /* The `width` bits of every byte from bit `from` on, moved to bit 4. */
-static inline bits above_nibble(bits x, int from, int width) {
-    bits moved = from < 4 ? x << (4 - from) : x >> (from - 4);
+static inline wide above_nibble(wide x, int from, int width) {
+    wide moved = from < 4 ? x << (4 - from) : x >> (from - 4);
     return moved & EVERY_BYTE(((1u << width) - 1) << 4);
 }
 
@@ -60,19 +60,19 @@ static inline bits above_nibble(bits x, int from, int width) {
 static inline void decode_line(const uint8_t *nibbles, const uint8_t *high, int from, int width,
                                uint8_t *quants) {
     for (int i = 0; i < LINE; i += REGISTER) {
-        bits low = *(const bits *)(nibbles + i), above = *(const bits *)(high + i);
-        bits even = low & EVERY_BYTE(15u), odd = low >> 4 & EVERY_BYTE(15u);
-        *(bits *)(quants + i) = even | above_nibble(above, from, width);
-        *(bits *)(quants + LINE + i) = odd | above_nibble(above, from + width, width);
+        wide low = *(const wide *)(nibbles + i), above = *(const wide *)(high + i);
+        wide even = low & EVERY_BYTE(15u), odd = low >> 4 & EVERY_BYTE(15u);
+        *(wide *)(quants + i) = even | above_nibble(above, from, width);
+        *(wide *)(quants + LINE + i) = odd | above_nibble(above, from + width, width);
     }
 }
 
 static void decode4(const uint8_t *source, int inputs, uint8_t *quants) {
     for (int input = 0; input < inputs; input += 2 * QUAD, source += LINE, quants += 2 * LINE)
         for (int i = 0; i < LINE; i += REGISTER) {
-            bits low = *(const bits *)(source + i);
-            *(bits *)(quants + i) = low & EVERY_BYTE(15u);
-            *(bits *)(quants + LINE + i) = low >> 4 & EVERY_BYTE(15u);
+            wide low = *(const wide *)(source + i);
+            *(wide *)(quants + i) = low & EVERY_BYTE(15u);
+            *(wide *)(quants + LINE + i) = low >> 4 & EVERY_BYTE(15u);
         }
 }
 

@@ -71,22 +71,30 @@ static void put_numbers(const float *q, sf_rows *rows, int64_t at) {
 
 static void put_sums(const float *q, sf_rows *rows, int64_t at) {
     int32_t *of16 = rows->sums16 + at / 16, *of32 = rows->sums32 + at / 32;
-    for (int i = 0; i < 4; i++) /* exact in float32: below 2^24 */
-        of16[i] = (int32_t)vec_sum(vec_load(q + 16 * i));
+    float sums[4]; /* exact: below 2^24 */
+    vec_sum4(sums, vec_load(q), vec_load(q + 16), vec_load(q + 32), vec_load(q + 48));
+    for (int i = 0; i < 4; i++)
+        of16[i] = (int32_t)sums[i];
     of32[0] = of16[0] + of16[1];
     of32[1] = of16[2] + of16[3];
     rows->sums64[at / 64] = of32[0] + of32[1];
 }
 
+static void quantize_group(const float *x, sf_rows *rows, int64_t at) {
+    float q[ACTIVATION_GROUP];
+    rows->scale[at / ACTIVATION_GROUP] = round_group(x, q);
+    put_numbers(q, rows, at);
+    put_sums(q, rows, at);
+}
+
 void sf_quantize(const float *x, sf_rows *rows, int row) {
-    for (int input = 0; input < rows->inputs; input += ACTIVATION_GROUP) {
-        const float *from = x + input;
-        float last[ACTIVATION_GROUP] = {0}, q[ACTIVATION_GROUP];
-        if (rows->inputs - input < ACTIVATION_GROUP)
-            from = memcpy(last, from, (rows->inputs - input) * sizeof *last);
-        int64_t at = (int64_t)row * rows->stride + input;
-        rows->scale[at / ACTIVATION_GROUP] = round_group(from, q);
-        put_numbers(q, rows, at);
-        put_sums(q, rows, at);
+    int64_t first = (int64_t)row * rows->stride;
+    int rest = rows->inputs % ACTIVATION_GROUP, whole = rows->inputs - rest;
+    for (int input = 0; input < whole; input += ACTIVATION_GROUP)
+        quantize_group(x + input, rows, first + input);
+    if (rest) {
+        float last[ACTIVATION_GROUP] = {0};
+        memcpy(last, x + whole, rest * sizeof *last);
+        quantize_group(last, rows, first + whole);
     }
 }
