@@ -51,8 +51,8 @@ class NativePasses:
         self.config, self.library = config, library
         ropes = tuple(dict.fromkeys(config.ropes))
         self._tables = [RotationTable(rope) for rope in ropes]
-        self._model = _Assembly(config, packed, library).model()
-        self._embedding = _embedding(packed, library, self._model.head.parts[0])
+        assembly = _Assembly(config, packed, library)
+        self._model, self._embedding = assembly.model(), assembly.embedding()
         self._pool = library.pool(threads)
 
     @property
@@ -98,11 +98,12 @@ def _keys(plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.
 
 
 class _Assembly:
-    """The native model out of packed arrays."""
+    """The native model and its embedding, out of packed arrays."""
 
     def __init__(self, config: ModelConfig, packed: Packed, library: Library) -> None:
         self.config, self.packed, self.library = config, packed, library
-        self._formats = {name.rpartition(".")[0]: name.rpartition(".")[2] for name in packed}
+        named = (name.rpartition(".") for name in packed)
+        self._formats = {name: Format[last] for name, _, last in named if last in Format.__members__}
         self._ropes = tuple(dict.fromkeys(config.ropes))
 
     def model(self) -> Model:
@@ -118,6 +119,13 @@ class _Assembly:
             norm_eps=config.norm_eps,
             attention_scale=config.attention_scale,
         )
+
+    def embedding(self) -> Embedding:
+        if "embed.bf16" in self.packed:
+            return BFloat16Embedding(self.packed["embed.bf16"].view(np.uint16))
+        name = "embed" if "embed" in self._formats else "head"  # one matrix is both in a tied model
+        matrix = self._matrix(name, self.config.vocab_size, self.config.hidden_size)
+        return PackedEmbedding(self.library, matrix)
 
     def _layer(self, index: int) -> Layer:
         config, at = self.config, f"layers.{index}"
@@ -152,19 +160,8 @@ class _Assembly:
 
     def _matrix(self, name: str, outputs: int, inputs: int) -> Matrix:
         form = self._formats[name]
-        data = self.packed[f"{name}.{form}"]
-        return self.library.matrix(Format[form], outputs, inputs, data.view(np.uint8))
+        data = self.packed[f"{name}.{form.name}"]
+        return self.library.matrix(form, outputs, inputs, data.view(np.uint8))
 
     def _floats(self, name: str) -> NDArray[np.float32]:
         return self.packed[name].view(np.float32)
-
-
-def _embedding(packed: Packed, library: Library, head: Matrix) -> Embedding:
-    if "embed.bf16" in packed:
-        return BFloat16Embedding(packed["embed.bf16"].view(np.uint16))
-    for name, data in packed.items():
-        if name.startswith("embed."):
-            form = Format[name.removeprefix("embed.")]
-            matrix = library.matrix(form, head.outputs, head.inputs, data.view(np.uint8))
-            return PackedEmbedding(library, matrix)
-    return PackedEmbedding(library, head)  # tied

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from surefoot.models.config import Checkpoint
+from surefoot.native.arrays import LINE
 from surefoot.native.library import Library
 from surefoot.native.model import BLOCKS, Format
 
@@ -27,6 +30,9 @@ head, embed) as NAME.FORMAT, uint8, as `native.library` packs it. The embedding 
 head, and `embed.bf16`, uint16, where it is kept in bf16."""
 
 MATRICES = ("q", "k", "v", "o", "gate", "up", "down")
+
+_WEIGHTS, _INDEX = "weights.bin", "index.json"
+"""One file for all, since each mapped file would count as an open one; and where each array begins in it."""
 
 log = logging.getLogger("surefoot")
 
@@ -43,7 +49,7 @@ def pack(
     if path.exists():
         try:
             return _read(path)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError) as error:
             log.warning("%s: %s; made anew", path, error)
     arrays = _derive(checkpoint, precision, library, threads)
     try:
@@ -55,18 +61,32 @@ def pack(
 
 
 def _read(path: Path) -> Packed:
-    """Mapped: nothing is read before it is used, and every process shares one copy. Raises ValueError for a
-    file that is short or isn't an array."""
-    return {file.stem: np.load(file, mmap_mode="r") for file in path.glob("*.npy")}
+    """Mapped: nothing is read before it is used, and every process shares one copy. Raises ValueError for an
+    index that isn't one, and for weights that end before it says."""
+    index = json.loads((path / _INDEX).read_text())
+    weights = np.memmap(path / _WEIGHTS, np.uint8, "r")
+    return {name: _view(weights, *entry) for name, entry in index.items()}
+
+
+def _view(weights: NDArray[np.uint8], start: int, dtype: str, shape: Sequence[int]) -> NDArray[np.generic]:
+    end = start + math.prod(shape) * np.dtype(dtype).itemsize
+    if end > len(weights):
+        raise ValueError(f"{_WEIGHTS} has {len(weights)} bytes, not {end}")
+    return weights[start:end].view(dtype).reshape(shape)
 
 
 def _write(arrays: Iterator[tuple[str, NDArray[np.generic]]], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
+    index: dict[str, tuple[int, str, tuple[int, ...]]] = {}
     try:
         partial.mkdir()
-        for name, array in arrays:
-            np.save(partial / f"{name}.npy", array)
+        with (partial / _WEIGHTS).open("wb") as file:
+            for name, array in arrays:
+                file.write(bytes(-file.tell() % LINE))
+                index[name] = (file.tell(), array.dtype.str, array.shape)
+                file.write(np.ascontiguousarray(array).data)
+        (partial / _INDEX).write_text(json.dumps(index))
         shutil.rmtree(path, ignore_errors=True)
         partial.rename(path)
     finally:
