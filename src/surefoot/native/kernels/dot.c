@@ -5,8 +5,8 @@
  */
 #include <string.h>
 
+#include "formats.h"
 #include "simd.h"
-#include "surefoot.h"
 
 #define INLINE static inline __attribute__((always_inline))
 #define PANEL_STRIPS (PANEL / STRIP)
@@ -18,7 +18,16 @@ typedef struct {
     sf_span strip[PANEL_STRIPS];
     int input; /* the first */
     int groups;
+    const uint8_t *next[PANEL_STRIPS]; /* what comes after it, packed */
+    int next_share;                    /* bytes of that for each of this one's groups */
 } panel_span;
+
+/* The hardware's own prefetching stops at the end of a page, which is a span or two away. A share at a time,
+ * since loads wait behind a crowd of prefetches. */
+INLINE void prefetch_share(const panel_span *span, int strip, int g) {
+    for (int byte = 0; byte < span->next_share; byte += LINE)
+        __builtin_prefetch(span->next[strip] + g * span->next_share + byte);
+}
 
 /* What rows bring to each group of a span, beside their q. */
 typedef struct {
@@ -32,8 +41,8 @@ INLINE float scale_of(const row_terms *terms, int row, int g) {
     return terms->scale[row * terms->scale_stride + (unsigned)(g * terms->group) / ACTIVATION_GROUP];
 }
 
-INLINE const int32_t *group_sums(const sf_rows *x, int group, uint64_t input) {
-    return group == 16 ? x->sums16 + input / 16 : group == 32 ? x->sums32 + input / 32 : x->sums64 + input / 64;
+INLINE const int32_t *group_sums(const sf_rows *x, int group, uint64_t at) {
+    return group == 16 ? x->sums16 + at / 16 : group == 32 ? x->sums32 + at / 32 : x->sums64 + at / 64;
 }
 
 INLINE void gather_terms(const panel_span *span, const sf_rows *x, int row, int rows, row_terms *terms) {
@@ -70,15 +79,30 @@ INLINE void settle(vec isum, const sf_span *strip, const row_terms *terms, int r
 #include "dot_portable.h"
 #endif
 
+/* Where the span after this one of the panel lies; after the last, the next panel's first. */
+static void find_next(const sf_matrix *matrix, int panel, panel_span *span) {
+    const int64_t of_strip = strip_bytes(&span->format, matrix->inputs);
+    const int64_t of_span = span_bytes(&span->format, SPAN);
+    const int last = span->input + SPAN >= matrix->inputs;
+    if (last && (panel + 1) * PANEL >= matrix->outputs) {
+        span->next_share = 0;
+        return;
+    }
+    for (int s = 0; s < PANEL_STRIPS; s++) {
+        const int strip = (panel + last) * PANEL_STRIPS + s;
+        span->next[s] = matrix->data + strip * of_strip + (last ? 0 : (span->input / SPAN + 1) * of_span);
+    }
+    span->next_share = (int)round_up(of_span / span->groups, LINE);
+}
+
 void sf_panel(const sf_matrix *matrix, int panel, const sf_rows *x, float *y) {
     sf_span_room room[PANEL_STRIPS];
     panel_span span = {.format = SF_FORMATS[matrix->format]};
-    const int group = span.format.group;
     memset(y, 0, (size_t)x->rows * PANEL * sizeof *y);
     for (int i = 0; i * SPAN < matrix->inputs; i++) {
-        const int left = matrix->inputs - i * SPAN;
         span.input = i * SPAN;
-        span.groups = ((left < SPAN ? left : SPAN) + group - 1) / group;
+        span.groups = span_inputs(&span.format, matrix->inputs, i) / span.format.group;
+        find_next(matrix, panel, &span);
         for (int s = 0; s < PANEL_STRIPS; s++)
             span.strip[s] = sf_decode(matrix, panel * PANEL_STRIPS + s, i, &room[s]);
         add_span(&span, x, y);

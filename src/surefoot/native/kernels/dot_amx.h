@@ -71,8 +71,8 @@ INLINE void store_strip_1(tile_sums *sums) {
 }
 
 /* Rows `done` to `rows` of a tile; y is the strip's, of the tile's first row. */
-INLINE void settle_strip(const tile_sums *sums, const sf_span *strip, const row_terms *terms, int done, int rows,
-                         int g, float *y) {
+INLINE void settle_strip(const tile_sums *sums, const sf_span *strip, const row_terms *terms, int done,
+                         int rows, int g, float *y) {
     for (int r = done; r < rows; r++) {
         int32_t isum[STRIP];
         for (int o = 0; o < STRIP; o++)
@@ -91,11 +91,15 @@ static void add_tile(const panel_span *span, const sf_rows *x, int row, int done
     for (int g = 0; g <= last; g++) {
         load_activations(x, row, span->input + g * group);
         multiply_strip_0(strip[0].quants + g * group * STRIP);
+        if (row == 0)
+            prefetch_share(span, 0, g);
         if (g > 0) {
             store_strip_1(&sums[1]);
             settle_strip(&sums[1], &strip[1], &terms, done, rows, g - 1, y + STRIP);
         }
         multiply_strip_1(strip[1].quants + g * group * STRIP);
+        if (row == 0)
+            prefetch_share(span, 1, g);
         store_strip_0(&sums[0]);
         settle_strip(&sums[0], &strip[0], &terms, done, rows, g, y);
     }
@@ -126,8 +130,6 @@ int sf_ready(void) { return 1; }
 
 int sf_ready(void) { return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XTILEDATA) == 0; }
 #endif
-
-void sf_dot_begin(void) {}
 
 /* What a thread has in tiles is saved and restored whenever it gives way to another. */
 void sf_dot_end(void) {

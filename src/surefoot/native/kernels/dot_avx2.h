@@ -14,14 +14,13 @@ INLINE __m256i broadcast_pair(const int16_t *q) {
     return _mm256_set1_epi32(pair);
 }
 
-INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row, int input,
-                           const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row,
+                           int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
     const int16_t *q = x->q + (int64_t)row * x->stride + input;
     /* Widens one pair of every four bytes: −1 makes a zero. */
-    const __m256i pairs[2] = {
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1)),
-        _mm256_broadcastsi128_si256(_mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1)),
-    };
+    const __m128i first = _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
+    const __m128i second = _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1);
+    const __m256i pairs[2] = {_mm256_broadcastsi128_si256(first), _mm256_broadcastsi128_si256(second)};
     __m256i sum[BLOCK_ROWS][2];
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);

@@ -15,8 +15,11 @@ INLINE void add_block(int group, int rows, const panel_span *span, const sf_rows
             const uint8_t *quants[BLOCK_STRIPS];
             int32_t start[BLOCK_ROWS];
             vec isum[BLOCK_ROWS][BLOCK_STRIPS];
-            for (int i = 0; i < BLOCK_STRIPS; i++)
+            for (int i = 0; i < BLOCK_STRIPS; i++) {
                 quants[i] = span->strip[s + i].quants + g * group * STRIP;
+                if (row == 0)
+                    prefetch_share(span, s + i, g);
+            }
             for (int r = 0; r < rows; r++)
                 start[r] = terms.start[r][g];
             multiply_group(rows, group / QUAD, quants, x, row, span->input + g * group, start, isum);
@@ -46,7 +49,6 @@ static void add_span(const panel_span *span, const sf_rows *x, float *y) {
 }
 
 int sf_ready(void) { return 1; }
-void sf_dot_begin(void) {}
 void sf_dot_end(void) {}
 
 #endif

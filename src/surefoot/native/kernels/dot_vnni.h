@@ -13,8 +13,8 @@ INLINE __m512i broadcast_quad(const int8_t *q) {
     return _mm512_set1_epi32(four);
 }
 
-INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row, int input,
-                           const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row,
+                           int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
     const int64_t first = (int64_t)row * x->stride + input;
     __m512i high[BLOCK_ROWS][BLOCK_STRIPS], low[BLOCK_ROWS][BLOCK_STRIPS];
     for (int r = 0; r < rows; r++)

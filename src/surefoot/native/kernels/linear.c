@@ -1,12 +1,10 @@
 /* Linear layers: panels shared out among threads, biases, sums. */
-#include <stdlib.h>
-
 #include "simd.h"
 #include "surefoot.h"
 
-#define PASS_ROWS 256        /* rows that a panel takes at once: their products stay in the fast caches */
-#define TASK_WEIGHTS 100000  /* some microseconds for one row, so that handing out a task costs little */
-#define TASKS_PER_THREAD 4   /* at least, where there are panels enough, so that none waits long for another */
+#define PASS_ROWS 256       /* rows that a panel takes at once: their products stay in the fast caches */
+#define TASK_WEIGHTS 100000 /* some microseconds for one row, so that handing out a task costs little */
+#define TASKS_PER_THREAD 4  /* or more, where there are panels enough, so that none waits long for another */
 
 typedef struct {
     const sf_linear *linear;
@@ -70,7 +68,6 @@ static void run_task(void *context, int task, int thread) {
     const product *job = context;
     const int begin = task * job->panels_a_task, end = begin + job->panels_a_task;
     (void)thread;
-    sf_dot_begin();
     for (int part = 0, before = 0, first = 0; part < job->linear->parts; part++) {
         const sf_matrix *matrix = &job->linear->part[part];
         const int panels = panels_of(matrix);
@@ -110,13 +107,12 @@ int sf_linear_forward(sf_pool *pool, const sf_linear *linear, int rows, const fl
     int64_t outputs = 0;
     for (int part = 0; part < linear->parts; part++)
         outputs += linear->part[part].outputs;
-    uint8_t *buffer = aligned_alloc(LINE, round_up(sf_rows_bytes(rows, inputs), LINE));
-    if (!buffer)
+    uint8_t *room = sf_pool_room(pool, sf_rows_bytes(rows, inputs));
+    if (!room)
         return -1;
-    sf_rows rounded = sf_rows_at(buffer, rows, inputs);
+    sf_rows rounded = sf_rows_at(room, rows, inputs);
     rounding job = {x, &rounded};
     sf_parallel(pool, run_row, &job, rows);
     sf_apply(pool, linear, &rounded, y, outputs, 0);
-    free(buffer);
     return 0;
 }

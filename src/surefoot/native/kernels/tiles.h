@@ -1,5 +1,5 @@
-/* The tile instructions that dot_amx.h uses, or, with SUREFOOT_EMULATE_TILES, what they do in plain C, so that
- * its logic can be tested on any machine.
+/* The tile instructions that dot_amx.h uses, or, with SUREFOOT_EMULATE_TILES, what they do in plain C, so
+ * that its logic can be tested on any machine.
  */
 #ifndef SUREFOOT_TILES_H
 #define SUREFOOT_TILES_H
