@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from surefoot.native.arrays import Floats, aligned, pointer
 from surefoot.native.library import Library, Pool
@@ -45,7 +46,7 @@ class Shape:
 
     @property
     def scale(self) -> float:
-        return self.head_dim**-0.5
+        return 1 / math.sqrt(self.head_dim)
 
 
 Path = tuple[int, ...]
@@ -83,7 +84,7 @@ def chain(length: int, rows: int, first: int = 0) -> list[Path]:
     return [tokens[: length - rows + 1 + row] for row in range(rows)]
 
 
-def expected(work: Work) -> np.ndarray:
+def expected(work: Work) -> NDArray[np.float64]:
     shape, group = work.shape, work.shape.heads // work.shape.kv_heads
     out = np.zeros((len(work.rows), shape.heads, shape.head_dim))
     for row, path in enumerate(work.rows):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from surefoot.native.arrays import Floats
 from surefoot.native.library import Library, Pool
@@ -19,7 +20,7 @@ from tests.native import COMPILER, libraries
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 
-Doubles = np.ndarray
+Doubles = NDArray[np.float64]
 LENGTHS = (1, 2, 15, 16, 17, 31, 32, 33, 100, 576)
 
 
@@ -46,7 +47,8 @@ def test_rms_norm(n: int) -> None:
 
 def gated(activation: Activation, x: Doubles) -> Doubles:
     inner = x if activation is Activation.SILU else np.sqrt(8 / np.pi) * (x + 0.044715 * x**3)
-    return x / (1 + np.exp(-inner))
+    y: Doubles = x / (1 + np.exp(-inner))
+    return y
 
 
 @pytest.mark.parametrize("activation", Activation)
@@ -64,7 +66,8 @@ def test_gates_far_out(activation: Activation) -> None:
     for library in libraries():
         found = library.gate(activation, gate, np.ones_like(gate))
         np.testing.assert_allclose(found[2:], [0, 0, 200, 1e30, np.nan], rtol=1e-6)
-        assert abs(found[0]) < 1e-7 and abs(found[1]) < 1e-30
+        assert abs(found[0]) < 1e-7
+        assert abs(found[1]) < 1e-30
 
 
 @pytest.mark.parametrize("half", [1, 8, 15, 16, 17, 40, 64])
@@ -192,7 +195,8 @@ def rotation(model: Model, positions: Sequence[int]) -> tuple[Floats, Floats]:
 
 
 def norm64(x: Doubles, weight: Floats, eps: float) -> Doubles:
-    return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+    y: Doubles = x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
+    return y
 
 
 def expected(library: Library, model: Model, tokens: Sequence[int]) -> Doubles:
@@ -326,7 +330,7 @@ def test_a_rows_bits_are_its_own(data: st.DataObject, name: str) -> None:
     runner = Runner(library, library.pool(data.draw(st.integers(1, 3), "threads")), model)
     stem, stranger = data.draw(st.integers(1, 90), "stem"), tuple(range(1000, 1040))
     runner.run(chain(stem), [])
-    paths: list[tuple[int, ...]] = [tuple(range(stem)) + (200,)]
+    paths: list[tuple[int, ...]] = [(*range(stem), 200)]
     for token in range(201, 201 + data.draw(st.integers(0, 8), "nodes")):
         parent = data.draw(st.sampled_from([paths[0][:-1], *paths]))
         paths.append((*parent, token))
