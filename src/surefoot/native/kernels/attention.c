@@ -162,16 +162,24 @@ static void attend_block(const job *job, const room *own, block rows, int kv_hea
     const cut *cut = &job->cut;
     const sf_pass *pass = job->pass;
     const int base = begin / KEY_BLOCK * KEY_BLOCK, queries = rows.rows * cut->group;
-    const key_list list = {pass->slots + pass->first_key[rows.row] + base, begin - base, end - base,
-                           cut->kv_heads * pass->key_stride, cut->dim};
-    load_keys(&list, job->layer->keys + kv_head * pass->key_stride, own->key);
+    const key_list list = {
+        .keys = job->layer->keys + kv_head * pass->key_stride,
+        .values = job->layer->values + kv_head * pass->key_stride,
+        .slots = pass->slots + pass->first_key[rows.row] + base,
+        .begin = begin - base,
+        .end = end - base,
+        .past = pass->num_keys[rows.row + rows.rows - 1] - base,
+        .stride = cut->kv_heads * pass->key_stride,
+        .dim = cut->dim,
+    };
+    load_keys(&list, own->key);
     score_keys(own->query, queries, own->key, &list, own->score);
     for (int i = 0; i < rows.rows; i++) {
         int first = larger(first_seen(pass, cut->window, rows.row + i) - base, 0);
         int past = smaller(pass->num_keys[rows.row + i] - base, KEY_BLOCK);
         weigh_row(job, own, to, i * cut->group, first, past);
     }
-    load_values(&list, job->layer->values + kv_head * pass->key_stride, own->value);
+    load_values(&list, own->value);
     mix_values(own->score, own->decay, queries, own->value, &list, to.mixed);
 }
 

@@ -22,29 +22,40 @@
 
 /* Which keys of a block are read, and where they lie. */
 typedef struct {
-    const int32_t *slots; /* of the block's positions */
-    int begin, end;       /* within the block */
-    int64_t stride;       /* numbers from slot to slot */
-    int dim;              /* a multiple of LANES */
+    const uint16_t *keys, *values; /* of one key head, in slot 0 */
+    const int32_t *slots;          /* of the block's positions and those behind it */
+    int begin, end;                /* within the block */
+    int past;                      /* how many slots there are */
+    int64_t stride;                /* numbers from slot to slot */
+    int dim;                       /* a multiple of LANES */
 } key_list;
 
+/* Slots lie anywhere, where the processor doesn't foresee them. */
+static inline void prefetch(const key_list *list, const uint16_t *numbers, int position) {
+    for (int d = 0; d < list->dim; d += 2 * LANES)
+        __builtin_prefetch(numbers + list->slots[position] * list->stride + d);
+}
+
 /* Keys as float32, [KEY_BLOCK][dim]: whole tiles, filled up with the keys at the ends. */
-static inline void load_keys(const key_list *list, const uint16_t *keys, float *to) {
+static inline void load_keys(const key_list *list, float *to) {
     int begin = list->begin / KEY_TILE * KEY_TILE, end = (list->end + KEY_TILE - 1) / KEY_TILE * KEY_TILE;
     for (int i = begin; i < end; i++) {
         int inside = i < list->begin ? list->begin : i < list->end ? i : list->end - 1;
-        const uint16_t *from = keys + list->slots[inside] * list->stride;
+        const uint16_t *from = list->keys + list->slots[inside] * list->stride;
         for (int d = 0; d < list->dim; d += LANES)
             vec_store(to + i * list->dim + d, vec_from_half(from + d));
+        prefetch(list, list->values, inside);
     }
 }
 
 /* Values as float32, [dim / LANES][KEY_BLOCK][LANES]. */
-static inline void load_values(const key_list *list, const uint16_t *values, float *to) {
+static inline void load_values(const key_list *list, float *to) {
     for (int i = list->begin; i < list->end; i++) {
-        const uint16_t *from = values + list->slots[i] * list->stride;
+        const uint16_t *from = list->values + list->slots[i] * list->stride;
         for (int d = 0; d < list->dim; d += LANES)
             vec_store(to + d * KEY_BLOCK + i * LANES, vec_from_half(from + d));
+        if (i + KEY_BLOCK < list->past)
+            prefetch(list, list->keys, i + KEY_BLOCK);
     }
 }
 
