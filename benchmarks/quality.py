@@ -64,7 +64,7 @@ def measure(name: str, count: int) -> list[Quality]:
     expected = [block for text in texts for block in log_probs(loaded, text)]
     del loaded
     found = []
-    for precision in ("bf16", "int8"):
+    for precision in ("file", "int8", "bf16"):
         try:
             reduced = load_model(name, precision=precision)
         except SurefootError as error:
