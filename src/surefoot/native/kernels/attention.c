@@ -50,7 +50,9 @@ static int first_seen(const sf_pass *pass, int window, int row) {
     return window ? larger(pass->num_keys[row] - window, 0) : 0;
 }
 
-static int first_stripe(const sf_pass *pass, int window, int row) { return first_seen(pass, window, row) / STRIPE; }
+static int first_stripe(const sf_pass *pass, int window, int row) {
+    return first_seen(pass, window, row) / STRIPE;
+}
 static int end_stripe(const sf_pass *pass, int row) { return (pass->num_keys[row] - 1) / STRIPE + 1; }
 
 static block next_block(const sf_pass *pass, int row, int most) {
@@ -63,7 +65,8 @@ static block next_block(const sf_pass *pass, int row, int most) {
 
 /* As many as share keys well, but no fewer blocks than give each thread a pair, and all of like size. */
 static int rows_of_blocks(int rows, int kv_heads, int group, int threads) {
-    int fair = (int)((int64_t)rows * kv_heads / threads), most = larger(smaller(fair, MOST_QUERIES / group), 1);
+    int fair = (int)((int64_t)rows * kv_heads / threads);
+    int most = larger(smaller(fair, MOST_QUERIES / group), 1);
     int blocks = (rows + most - 1) / most;
     return blocks ? (rows + blocks - 1) / blocks : 1;
 }
@@ -89,9 +92,12 @@ static cut plan(sf_pool *pool, int heads, int kv_heads, int window, const sf_pas
 
 /* Sizes of the parts of the scratch, in floats, whole cache lines each. */
 static int64_t room_size(const cut *cut) {
-    return (int64_t)cut->queries * (cut->dim + KEY_BLOCK) + 2 * KEY_BLOCK * cut->dim + round_up(cut->queries, LANES);
+    int64_t of_queries = (int64_t)cut->queries * (cut->dim + KEY_BLOCK) + round_up(cut->queries, LANES);
+    return of_queries + 2 * KEY_BLOCK * cut->dim;
 }
-static int64_t result_size(const cut *cut) { return (int64_t)cut->queries * cut->dim + 2 * round_up(cut->queries, LANES); }
+static int64_t result_size(const cut *cut) {
+    return (int64_t)cut->queries * cut->dim + 2 * round_up(cut->queries, LANES);
+}
 
 /* Room for the largest cut of any of the rows: of the longest blocks, without a window. */
 int64_t sf_attention_bytes(sf_pool *pool, const sf_model *model, const sf_pass *pass) {
@@ -137,19 +143,19 @@ static void gather_queries(const job *job, block rows, int kv_head, float *query
     const cut *cut = &job->cut;
     int head_dim = job->layer->head_dim;
     for (int row = rows.row; row < rows.row + rows.rows; row++) {
-        const float *source = job->queries + row * job->query_stride + (int64_t)kv_head * cut->group * head_dim;
+        const float *source = job->queries + row * job->query_stride + kv_head * cut->group * head_dim;
         for (int head = 0; head < cut->group; head++, query += cut->dim)
             for (int i = 0; i < cut->dim; i += LANES)
                 vec_store(query + i, vec_load_part(source + head * head_dim + i, larger(head_dim - i, 0)));
     }
 }
 
-/* Scores → weights, [begin, end) being what each query's row sees of the block, for the queries of one row. */
+/* Scores → weights for the queries of one row, which sees [begin, end) of the block. */
 static void weigh_row(const job *job, const room *own, result to, int query, int begin, int end) {
     for (int last = query + job->cut.group; query < last; query++) {
-        float *score = own->score + query * KEY_BLOCK;
+        float *score = own->score + query * KEY_BLOCK, *largest = to.largest + query, *sum = to.sum + query;
         if (begin < end)
-            own->decay[query] = weigh(score, begin, end, job->layer->scale, &to.largest[query], &to.sum[query]);
+            own->decay[query] = weigh(score, begin, end, job->layer->scale, largest, sum);
         else {
             memset(score, 0, KEY_BLOCK * sizeof *score);
             own->decay[query] = 1.0f;
@@ -158,7 +164,8 @@ static void weigh_row(const job *job, const room *own, result to, int query, int
 }
 
 /* Positions [begin, end) of one block of keys. */
-static void attend_block(const job *job, const room *own, block rows, int kv_head, int begin, int end, result to) {
+static void attend_block(const job *job, const room *own, block rows, int kv_head, int begin, int end,
+                         result to) {
     const cut *cut = &job->cut;
     const sf_pass *pass = job->pass;
     const int base = begin / KEY_BLOCK * KEY_BLOCK, queries = rows.rows * cut->group;
@@ -183,7 +190,8 @@ static void attend_block(const job *job, const room *own, block rows, int kv_hea
     mix_values(own->score, own->decay, queries, own->value, &list, to.mixed);
 }
 
-static void attend_stripe(const job *job, const room *own, block rows, int kv_head, int stripe, result to) {
+static void attend_stripe(const job *job, const room *own, block rows, int kv_head, int stripe,
+                          result to) {
     const int queries = rows.rows * job->cut.group;
     int begin = larger(stripe * STRIPE, first_seen(job->pass, job->cut.window, rows.row));
     int end = smaller((stripe + 1) * STRIPE, job->pass->num_keys[rows.row + rows.rows - 1]);
@@ -199,8 +207,8 @@ static void attend_stripe(const job *job, const room *own, block rows, int kv_he
 
 /* Adds a later stripe's result of one query to an earlier one's. */
 static void merge(result to, result from, int query, int dim) {
-    float largest = to.largest[query] > from.largest[query] ? to.largest[query] : from.largest[query];
-    float keep = exp_of(to.largest[query] - largest), take = exp_of(from.largest[query] - largest);
+    float before = to.largest[query], largest = before > from.largest[query] ? before : from.largest[query];
+    float keep = exp_of(before - largest), take = exp_of(from.largest[query] - largest);
     to.sum[query] = fmaf(to.sum[query], keep, from.sum[query] * take);
     to.largest[query] = largest;
     for (int i = query * dim; i < (query + 1) * dim; i += LANES) {
@@ -260,8 +268,8 @@ static void run_pair(void *context, int pair, int thread) {
 
 void sf_attend(sf_pool *pool, const sf_attention *layer, const sf_pass *pass, const float *queries,
                int64_t query_stride, float *out, uint8_t *scratch) {
-    job job = {.cut = plan(pool, layer->heads, layer->kv_heads, layer->window, pass), .layer = layer, .pass = pass,
-               .queries = queries, .query_stride = query_stride, .out = out};
+    job job = {.cut = plan(pool, layer->heads, layer->kv_heads, layer->window, pass),
+               .layer = layer, .pass = pass, .queries = queries, .query_stride = query_stride, .out = out};
     const cut *cut = &job.cut;
     job.rooms = (float *)scratch;
     job.results = job.rooms + cut->rooms * room_size(cut);

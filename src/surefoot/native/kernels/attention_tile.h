@@ -74,7 +74,8 @@ static inline void score_tile(const float *query, const float *key, int dim, flo
 }
 
 /* score[queries][KEY_BLOCK], unscaled: 16 lanes of fma over dim, then vec_sum. */
-static inline void score_keys(const float *query, int queries, const float *key, const key_list *list, float *score) {
+static inline void score_keys(const float *query, int queries, const float *key, const key_list *list,
+                              float *score) {
     for (int k = list->begin / KEY_TILE * KEY_TILE; k < list->end; k += KEY_TILE)
         for (int q = 0; q < queries; q++)
             score_tile(query + q * list->dim, key + k * list->dim, list->dim, score + q * KEY_BLOCK + k);
@@ -112,8 +113,8 @@ static inline float weigh(float *score, int begin, int end, float scale, float *
 }
 
 /* mixed[queries][dim] · decay, then + weight · value key by key, for LANES numbers of each value. */
-static ALWAYS_INLINE void mix_tile(const float *weight, const float *decay, const int queries, const float *value,
-                                   const key_list *list, float *mixed) {
+static ALWAYS_INLINE void mix_tile(const float *weight, const float *decay, const int queries,
+                                   const float *value, const key_list *list, float *mixed) {
     vec sum[MIX_TILE];
     for (int i = 0; i < queries; i++)
         sum[i] = vec_mul(vec_load(mixed + i * list->dim), vec_set(decay[i]));

@@ -17,7 +17,7 @@ typedef struct {
     sf_pool *pool;
     const sf_model *model;
     const sf_pass *whole;
-    sf_pass pass;            /* the rows that go on: all of the part, in the last layer those that are wanted */
+    sf_pass pass;            /* the rows that go on: the part's, in the last layer the wanted ones */
     int first;               /* the part's first row in the whole */
     int index;               /* of the layer */
     const sf_layer *layer;
@@ -60,7 +60,8 @@ static void each_row(part *part, row_step step, int64_t numbers) {
 static void norm_row(part *part, int row, int thread) {
     const sf_model *model = part->model;
     float *normed = part->thread_row + (int64_t)thread * round_up(model->hidden, LANES);
-    sf_rms_norm(part->pass.x + (int64_t)row * model->hidden, part->weight, model->hidden, model->norm_eps, normed);
+    const float *x = part->pass.x + (int64_t)row * model->hidden;
+    sf_rms_norm(x, part->weight, model->hidden, model->norm_eps, normed);
     sf_quantize(normed, &part->rows, row);
 }
 
@@ -94,7 +95,8 @@ static void add_normed_row(part *part, int row, int thread) {
 static void put_head(const float *from, int head_dim, int64_t stride, uint16_t *to) {
     for (int i = 0; i < stride; i += LANES) {
         vec x = vec_load_part(from + i, head_dim - i > 0 ? head_dim - i : 0);
-        x = vec_min(vec_set(LARGEST_HALF), vec_max(vec_set(-LARGEST_HALF), x)); /* a NaN, being second, stays */
+        /* A NaN, being second, stays. */
+        x = vec_min(vec_set(LARGEST_HALF), vec_max(vec_set(-LARGEST_HALF), x));
         vec_to_half(to + i, x);
     }
 }
@@ -102,11 +104,13 @@ static void put_head(const float *from, int head_dim, int64_t stride, uint16_t *
 /* Norms and turns `count` heads that stand side by side. */
 static void place_heads(const part *part, int row, const float *norm, int count, float *x) {
     const sf_model *model = part->model;
-    const int64_t at = ((int64_t)part->layer->rope * part->whole->rows + part->first + row) * (model->head_dim / 2);
+    const int64_t rotation = (int64_t)part->layer->rope * part->whole->rows + part->first + row;
+    const float *cos = part->whole->cos + rotation * (model->head_dim / 2);
+    const float *sin = part->whole->sin + rotation * (model->head_dim / 2);
     for (int head = 0; head < count; head++, x += model->head_dim) {
         if (norm)
             sf_rms_norm(x, norm, model->head_dim, model->norm_eps, x);
-        sf_rotate(x, part->whole->cos + at, part->whole->sin + at, model->head_dim);
+        sf_rotate(x, cos, sin, model->head_dim);
     }
 }
 
@@ -119,11 +123,11 @@ static void keep_row(part *part, int row, int thread) {
     place_heads(part, row, part->layer->q_norm, model->heads, q);
     place_heads(part, row, part->layer->k_norm, model->kv_heads, k);
     const int64_t slot = pass->slots[pass->first_key[row] + pass->num_keys[row] - 1];
-    const int64_t at = (part->index * pass->num_slots + slot) * model->kv_heads * pass->key_stride;
     const float *v = k + model->kv_heads * model->head_dim;
-    for (int head = 0; head < model->kv_heads; head++) {
-        put_head(k + head * model->head_dim, model->head_dim, pass->key_stride, pass->keys + at + head * pass->key_stride);
-        put_head(v + head * model->head_dim, model->head_dim, pass->key_stride, pass->values + at + head * pass->key_stride);
+    int64_t to = (part->index * pass->num_slots + slot) * model->kv_heads * pass->key_stride;
+    for (int head = 0; head < model->kv_heads; head++, to += pass->key_stride) {
+        put_head(k + head * model->head_dim, model->head_dim, pass->key_stride, pass->keys + to);
+        put_head(v + head * model->head_dim, model->head_dim, pass->key_stride, pass->values + to);
     }
 }
 
@@ -160,7 +164,8 @@ static void keep_wanted(part *part) {
         part->num_keys[i] = pass->num_keys[row];
         memcpy(part->kept + (int64_t)i * hidden, pass->x + (int64_t)row * hidden, hidden * sizeof(float));
         /* Wanted rows ascend, so none is overwritten before its turn. */
-        memmove(part->qkv + i * part->qkv_width, part->qkv + row * part->qkv_width, part->q_width * sizeof(float));
+        float *to = part->qkv + i * part->qkv_width;
+        memmove(to, part->qkv + row * part->qkv_width, part->q_width * sizeof(float));
     }
     pass->x = part->kept;
     pass->first_key = part->first_key;
@@ -193,8 +198,8 @@ static void run_layer(part *part) {
     quantize(part, quantize_row, (int)part->q_width, part->q_width);
     add_product(part, &layer->output, layer->attention_post_norm);
     norm_and_quantize(part, layer->mlp_norm);
-    sf_apply(part->pool, &layer->gate_up, &part->rows, part->gate_up, 2 * (int64_t)model->intermediate, 0);
-    quantize(part, gate_row, model->intermediate, 4 * (int64_t)model->intermediate);
+    sf_apply(part->pool, &layer->gate_up, &part->rows, part->gate_up, 2 * model->intermediate, 0);
+    quantize(part, gate_row, model->intermediate, 4 * model->intermediate); /* an exp is dear */
     add_product(part, &layer->down, layer->mlp_post_norm);
 }
 
@@ -222,7 +227,8 @@ static int64_t lay_out(part *part, uint8_t *room) {
     part->product = take(room, &used, rows * model->hidden * number);
     part->gate_up = take(room, &used, rows * 2 * model->intermediate * number);
     part->kept = take(room, &used, rows * model->hidden * number);
-    part->thread_row = take(room, &used, sf_pool_threads(part->pool) * round_up(model->hidden, LANES) * number);
+    const int64_t thread_rows = sf_pool_threads(part->pool) * round_up(model->hidden, LANES);
+    part->thread_row = take(room, &used, thread_rows * number);
     part->first_key = take(room, &used, rows * sizeof *part->first_key);
     part->num_keys = take(room, &used, rows * sizeof *part->num_keys);
     const int widest = (int)largest_of_three(model->hidden, part->q_width, model->intermediate);
@@ -244,8 +250,8 @@ static part part_at(sf_pool *pool, const sf_model *model, const sf_pass *whole, 
     while (pass.wanted && pass.wanted_rows[pass.wanted - 1] >= first + rows)
         pass.wanted--;
     const int64_t q_width = (int64_t)model->heads * model->head_dim;
-    return (part){.pool = pool, .model = model, .whole = whole, .pass = pass, .first = first, .q_width = q_width,
-                  .qkv_width = q_width + 2 * (int64_t)model->kv_heads * model->head_dim};
+    return (part){.pool = pool, .model = model, .whole = whole, .pass = pass, .first = first,
+                  .q_width = q_width, .qkv_width = q_width + 2 * (int64_t)model->kv_heads * model->head_dim};
 }
 
 static int run_part(part *part) {
