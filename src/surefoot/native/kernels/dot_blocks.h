@@ -1,12 +1,13 @@
 /* Rows in blocks that fit into registers. Included by headers that define
  *     BLOCK_STRIPS      how many strips of up to BLOCK_ROWS rows are summed at once
  *     multiply_group    the sums of a block over one group, from `start` on, as float
- * A group's size and the number of rows reach the innermost loops as constants: all of this is inlined.
+ * A group's size, the number of rows, and whether these are the first, which prefetch for all, reach the
+ * innermost loops as constants: all of this is inlined.
  */
 #ifndef SUREFOOT_DOT_BLOCKS_H
 #define SUREFOOT_DOT_BLOCKS_H
 
-INLINE void add_block(int group, int rows, const panel_span *span, const sf_rows *x, int row, float *y) {
+INLINE void add_block(int ahead, int group, int rows, const panel_span *span, const sf_rows *x, int row, float *y) {
     row_terms terms;
     gather_terms(span, x, row, rows, &terms);
     y += (int64_t)row * PANEL;
@@ -17,7 +18,7 @@ INLINE void add_block(int group, int rows, const panel_span *span, const sf_rows
             vec isum[BLOCK_ROWS][BLOCK_STRIPS];
             for (int i = 0; i < BLOCK_STRIPS; i++) {
                 quants[i] = span->strip[s + i].quants + g * group * STRIP;
-                if (row == 0)
+                if (ahead)
                     prefetch_share(span, s + i, g);
             }
             for (int r = 0; r < rows; r++)
@@ -31,12 +32,16 @@ INLINE void add_block(int group, int rows, const panel_span *span, const sf_rows
 
 INLINE void add_rows(int group, const panel_span *span, const sf_rows *x, float *y) {
     int row = 0;
+    if (x->rows >= BLOCK_ROWS) {
+        add_block(1, group, BLOCK_ROWS, span, x, 0, y);
+        row = BLOCK_ROWS;
+    }
     for (; row + BLOCK_ROWS <= x->rows; row += BLOCK_ROWS)
-        add_block(group, BLOCK_ROWS, span, x, row, y);
+        add_block(0, group, BLOCK_ROWS, span, x, row, y);
     switch (x->rows - row) {
-    case 1: add_block(group, 1, span, x, row, y); break;
-    case 2: add_block(group, 2, span, x, row, y); break;
-    case 3: add_block(group, 3, span, x, row, y); break;
+    case 1: add_block(row == 0, group, 1, span, x, row, y); break;
+    case 2: add_block(row == 0, group, 2, span, x, row, y); break;
+    case 3: add_block(row == 0, group, 3, span, x, row, y); break;
     }
 }
 
