@@ -7,7 +7,8 @@
 #ifndef SUREFOOT_DOT_BLOCKS_H
 #define SUREFOOT_DOT_BLOCKS_H
 
-INLINE void add_block(int ahead, int group, int rows, const panel_span *span, const sf_rows *x, int row, float *y) {
+INLINE void add_block(int ahead, int group, int rows, const panel_span *span, const sf_rows *x, int row,
+                      float *y) {
     row_terms terms;
     gather_terms(span, x, row, rows, &terms);
     y += (int64_t)row * PANEL;
