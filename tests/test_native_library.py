@@ -222,6 +222,10 @@ WRONG_PASS: dict[str, dict[str, Any]] = {
     "keys: ": {"keys": np.zeros((1, 4, 1, 8), np.float16)},
     "values: ": {"values": np.zeros((1, 3, 1, 16), np.float16)},
     "wanted_rows: 3 to 3; allowed is 0 to 2": {"wanted_rows": np.array([3], np.int32)},
+    "wanted_rows: .1, 0.; they are to ascend": {
+        "wanted_rows": np.array([1, 0], np.int32),
+        "logits": np.empty((2, 50), np.float32),
+    },
     "logits: ": {"logits": np.zeros((1, 49), np.float32)},
 }
 
@@ -247,6 +251,7 @@ WRONG_MODEL: dict[str, Callable[[Model], Model]] = {
     "layer 0 down: 24 → 8; it is to be 24 → 16": lambda m: replace(
         m, layers=[replace(m.layers[0], down=Linear((replace(m.layers[0].down.parts[0], outputs=8),)))]
     ),
+    "layers: 0; a model has 1 or more": lambda m: replace(m, layers=[]),
     "layer 0 window, rope: -1, 0": lambda m: replace(m, layers=[replace(m.layers[0], window=-1)]),
 }
 

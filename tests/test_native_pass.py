@@ -36,6 +36,14 @@ def bits(x: Floats) -> list[int]:
 # ---- one row's numbers ----
 
 
+@pytest.mark.parametrize("library", libraries(), ids=lambda library: library.isa.name)
+def test_a_number_that_is_none_is_not_lost_in_an_exponential(library: Library) -> None:
+    gate = np.array([1, np.nan, -2], np.float32)
+    for activation in Activation:
+        got = library.gate(activation, gate, np.ones(3, np.float32))
+        assert np.isnan(got).tolist() == [False, True, False]
+
+
 @pytest.mark.parametrize("n", LENGTHS)
 def test_rms_norm(n: int) -> None:
     x, weight = drawn(n, seed=n, scale=3), drawn(n, seed=n + 1)

@@ -136,6 +136,8 @@ class Model:
     attention_scale: float
 
     def __post_init__(self) -> None:
+        if not self.layers:
+            raise ValueError("layers: 0; a model has 1 or more")
         if self.kv_heads < 1 or self.heads % self.kv_heads:
             raise ValueError(f"heads: {self.heads}; it is to be a multiple of kv_heads, {self.kv_heads}")
         if self.head_dim < 2 or self.head_dim % 2:
@@ -166,7 +168,7 @@ class Model:
 
     @property
     def intermediate(self) -> int:
-        return self.layers[0].down.inputs if self.layers else 0
+        return self.layers[0].down.inputs
 
     @property
     def vocabulary(self) -> int:
@@ -182,7 +184,7 @@ class Model:
     @cached_property
     def rotations(self) -> int:
         """How many tables of rotations a pass needs."""
-        return max((layer.rope + 1 for layer in self.layers), default=0)
+        return max(layer.rope + 1 for layer in self.layers)
 
     @cached_property
     def struct(self) -> SfModel:

@@ -26,7 +26,7 @@ class Pass:
     x: [rows, hidden], the embedded tokens, overwritten. cos, sin: [rotations, rows, head_dim / 2].
     slots, first_key, num_keys: row r reads the keys in slots[first_key[r] : first_key[r] + num_keys[r]], in
     position order, its own the last. keys, values: [layers, num_slots, kv_heads, key_stride], zeros past
-    head_dim. wanted_rows: whose logits are written, to `logits`, [wanted, vocabulary].
+    head_dim. wanted_rows: whose logits are written, to `logits`, [wanted, vocabulary]; they ascend.
     """
 
     x: Floats
@@ -60,6 +60,8 @@ class Pass:
         check_range("num_keys", self.num_keys, 1, self.slots.size)
         check_range("first_key + num_keys", self.first_key + self.num_keys, 1, self.slots.size)
         check_range("wanted_rows", self.wanted_rows, 0, rows - 1)
+        if (np.diff(self.wanted_rows) <= 0).any():
+            raise ValueError(f"wanted_rows: {self.wanted_rows.tolist()}; they are to ascend")
         return SfPass(
             rows=rows,
             wanted=wanted,

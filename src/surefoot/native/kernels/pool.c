@@ -18,14 +18,13 @@ struct sf_pool {
     pthread_mutex_t lock;
     pthread_cond_t wake;
     int sleeping; /* under lock */
-    sf_task run;
-    void *context;
-    int tasks;
     uint8_t *room;
     int64_t room_bytes;
-    _Alignas(LINE) atomic_uint job;    /* raised when a job is there */
-    _Alignas(LINE) atomic_int next;    /* the next task to hand out */
-    _Alignas(LINE) atomic_int working; /* workers that haven't left the job */
+    _Atomic(sf_task) run;
+    _Atomic(void *) context;
+    atomic_int tasks;
+    _Alignas(LINE) atomic_ullong job;    /* its number, and in the low half how many tasks nobody has taken */
+    _Alignas(LINE) atomic_int unfinished; /* tasks */
     atomic_int closing;
 };
 
@@ -42,67 +41,80 @@ static inline void pause_briefly(void) {
 #endif
 }
 
-static void work(sf_pool *pool, int thread) {
-    for (;;) {
-        int task = atomic_fetch_add_explicit(&pool->next, 1, memory_order_relaxed);
-        if (task >= pool->tasks)
-            return;
-        pool->run(pool->context, task, thread);
+static unsigned number_of(unsigned long long job) { return (unsigned)(job >> 32); }
+
+/* Takes tasks of job `number` while there are any. A thread that comes late finds another number, or none
+ * left; whoever takes a task knows that the job isn't over, so that what it read of it holds. */
+static void work(sf_pool *pool, unsigned number, int thread) {
+    unsigned long long job = atomic_load_explicit(&pool->job, memory_order_acquire);
+    while (number_of(job) == number && (unsigned)job > 0) {
+        sf_task run = atomic_load_explicit(&pool->run, memory_order_relaxed);
+        void *context = atomic_load_explicit(&pool->context, memory_order_relaxed);
+        int task = atomic_load_explicit(&pool->tasks, memory_order_relaxed) - (int)(unsigned)job;
+        if (!atomic_compare_exchange_weak_explicit(&pool->job, &job, job - 1, memory_order_acq_rel,
+                                                   memory_order_acquire))
+            continue;
+        run(context, task, thread);
+        atomic_fetch_sub_explicit(&pool->unfinished, 1, memory_order_release);
+        job = atomic_load_explicit(&pool->job, memory_order_acquire);
     }
 }
 
-/* Returns when `job` is no longer `seen`. */
-static void await_job(sf_pool *pool, unsigned seen) {
+static unsigned job_number(sf_pool *pool) { return number_of(atomic_load_explicit(&pool->job, memory_order_acquire)); }
+
+/* The number of the next job that isn't `seen`. */
+static unsigned await_job(sf_pool *pool, unsigned seen) {
     for (int spin = 0; spin < SPINS; spin++) {
-        if (atomic_load_explicit(&pool->job, memory_order_acquire) != seen)
-            return;
+        if (job_number(pool) != seen)
+            return job_number(pool);
         pause_briefly();
     }
     pthread_mutex_lock(&pool->lock);
     pool->sleeping++;
-    while (atomic_load_explicit(&pool->job, memory_order_acquire) == seen)
+    while (job_number(pool) == seen)
         pthread_cond_wait(&pool->wake, &pool->lock);
     pool->sleeping--;
     pthread_mutex_unlock(&pool->lock);
+    return job_number(pool);
 }
 
 static void *worker_main(void *argument) {
     seat own = *(seat *)argument;
     free(argument);
-    unsigned seen = 0;
-    for (;;) {
-        await_job(own.pool, seen);
-        seen++;
+    for (unsigned seen = 0;;) {
+        seen = await_job(own.pool, seen);
         if (atomic_load(&own.pool->closing))
             return NULL;
-        work(own.pool, own.thread);
-        atomic_fetch_sub_explicit(&own.pool->working, 1, memory_order_release);
+        work(own.pool, seen, own.thread);
     }
 }
 
-static void announce(sf_pool *pool) {
-    atomic_fetch_add_explicit(&pool->job, 1, memory_order_release);
+/* Returns the number of the new job. */
+static unsigned announce(sf_pool *pool, int tasks) {
+    unsigned number = job_number(pool) + 1;
+    atomic_store_explicit(&pool->job, (unsigned long long)number << 32 | (unsigned)tasks, memory_order_release);
     /* A worker about to sleep holds the lock until it waits, and looks at `job` before. */
     pthread_mutex_lock(&pool->lock);
     if (pool->sleeping)
         pthread_cond_broadcast(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
+    return number;
 }
 
+/* Waits for the tasks that are being done, not for threads that haven't come: on a busy machine they may
+ * take long. */
 void sf_parallel(sf_pool *pool, sf_task run, void *context, int tasks) {
     if (tasks <= 1 || pool->threads == 1) {
         for (int task = 0; task < tasks; task++)
             run(context, task, 0);
         return;
     }
-    pool->run = run;
-    pool->context = context;
-    pool->tasks = tasks;
-    atomic_store_explicit(&pool->next, 0, memory_order_relaxed);
-    atomic_store_explicit(&pool->working, pool->threads - 1, memory_order_relaxed);
-    announce(pool);
-    work(pool, 0);
-    for (int spin = 0; atomic_load_explicit(&pool->working, memory_order_acquire) > 0; spin++)
+    atomic_store_explicit(&pool->run, run, memory_order_relaxed);
+    atomic_store_explicit(&pool->context, context, memory_order_relaxed);
+    atomic_store_explicit(&pool->tasks, tasks, memory_order_relaxed);
+    atomic_store_explicit(&pool->unfinished, tasks, memory_order_relaxed);
+    work(pool, announce(pool, tasks), 0);
+    for (int spin = 0; atomic_load_explicit(&pool->unfinished, memory_order_acquire) > 0; spin++)
         if (spin < SPINS)
             pause_briefly();
         else
@@ -122,7 +134,7 @@ uint8_t *sf_pool_room(sf_pool *pool, int64_t bytes) {
 
 static void stop_workers(sf_pool *pool, int count) {
     atomic_store(&pool->closing, 1);
-    announce(pool);
+    announce(pool, 0);
     for (int i = 0; i < count; i++)
         pthread_join(pool->worker[i], NULL);
 }

@@ -41,11 +41,12 @@ static inline void vec_store_part(float *p, vec x, int count) {
     memcpy(p, room, count * sizeof *p);
 }
 
-/* exp(x), within 1 ulp or so; 0 below -87.3, so never denormal; x above 88 is taken for 88. */
+/* exp(x), within 1 ulp or so; 0 below -87.3, so never denormal; x above 88 is taken for 88. A NaN stays one. */
 static inline vec vec_exp(vec x) {
     const vec log2e = vec_set(1.44269504088896341f);
-    vec inside = vec_min(vec_max(x, vec_set(-87.33654f)), vec_set(88.0f));
-    vec n = vec_round(vec_mul(inside, log2e));
+    const vec low = vec_set(-87.33654f), high = vec_set(88.0f);
+    vec inside = vec_min(high, vec_max(low, x)); /* a NaN, being second, stays: it shows in r */
+    vec n = vec_round(vec_mul(vec_min(vec_max(x, low), high), log2e)); /* and here, being first, doesn't */
     /* ln 2 in two parts, so that the remainder keeps its digits (Cody and Waite, 1980). */
     vec r = vec_fma(n, vec_set(-0.693359375f), inside);
     r = vec_fma(n, vec_set(2.12194440e-4f), r);
@@ -56,7 +57,7 @@ static inline vec vec_exp(vec x) {
     p = vec_fma(p, r, vec_set(1.6666665459e-1f));
     p = vec_fma(p, r, vec_set(5.0000001201e-1f));
     vec y = vec_fma(vec_mul(r, r), p, vec_add(r, vec_set(1.0f)));
-    return vec_where_less(x, vec_set(-87.33654f), vec_zero(), vec_scale2(y, n));
+    return vec_where_less(x, low, vec_zero(), vec_scale2(y, n));
 }
 
 /* The largest magnitude of n numbers, n a multiple of LANES; infinite where one of them isn't finite. */
