@@ -70,7 +70,8 @@ def _tool(names: Sequence[str]) -> str:
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     # Fresh memory of a sanitizer is full of NaNs, so that what is read before it is written shows.
-    env = {**os.environ, "ASAN_OPTIONS": "malloc_fill_byte=255:max_malloc_fill_size=1000000000"}
+    memory = "malloc_fill_byte=255:max_malloc_fill_size=1000000000"
+    env = {**os.environ, "ASAN_OPTIONS": memory, "TSAN_OPTIONS": "halt_on_error=1"}
     return subprocess.run(command, capture_output=True, text=True, env=env, check=False)
 
 

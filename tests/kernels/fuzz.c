@@ -226,13 +226,22 @@ static void draw_wanted(sf_pass *pass) {
     pass->wanted_rows = keep(pass->wanted ? realloc(wanted, pass->wanted * sizeof *wanted) : wanted);
 }
 
+/* More than a part of a pass has; or so many that threads share the steps between products; mostly few. */
+static int draw_rows(int context, int hidden) {
+    if (one_in(32))
+        return between(510, 530);
+    if (hidden == 256 && one_in(2))
+        return between(65, 75);
+    return between(1, context > 200 ? 8 : 40);
+}
+
 static void try_pass(void) {
     const sf_model model = draw_model();
     int stem[STEMS];
     for (int i = 0; i < STEMS; i++)
         stem[i] = draw_context();
     sf_pass pass = {.key_stride = round_up(model.head_dim, 16)};
-    pass.rows = one_in(32) ? between(510, 530) : stem[0] + stem[1] > 200 ? between(1, 8) : between(1, 40);
+    pass.rows = draw_rows(stem[0] + stem[1], model.hidden);
     pass.num_slots = stem[0] + stem[1] + pass.rows;
     printf("pass of %d layers, %d wide, %d of %d heads of %d, stems %d and %d, rows %d", model.layers,
            model.hidden, model.kv_heads, model.heads, model.head_dim, stem[0], stem[1], pass.rows);
