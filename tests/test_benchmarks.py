@@ -140,10 +140,10 @@ def test_an_environment_without_llama_is_said(last_line: Benchmark) -> None:
 def test_quality_compares_every_precision_with_fp32(last_line: Benchmark) -> None:
     found = last_line("quality", ["--tokens", "80"])
     rows = {row["precision"]: row for row in found["quality"]}
-    assert set(rows) <= {"bf16", "int8"}
+    assert set(rows) <= {"file", "int8", "bf16"}
     for row in rows.values():
         assert row["tokens"] == 80
-        assert 0 < row["mean_kl"] < 0.05
+        assert 0 <= row["mean_kl"] < 0.05
         assert row["top_agreement"] > 0.8
 
 
