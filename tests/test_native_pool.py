@@ -38,6 +38,12 @@ def test_a_pool_that_is_dropped_ends_its_threads(best: Library) -> None:
     assert len(list(tasks.iterdir())) == before
 
 
+def test_models_share_their_threads(best: Library) -> None:
+    pool = best.pool(3)
+    assert best.pool(3) is pool
+    assert best.pool(2) is not pool
+
+
 def test_threads_that_cannot_be_had_are_a_mistake(best: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(best.functions, "sf_pool_new", lambda threads: None)
     with pytest.raises(SurefootError, match=r"^threads: 900 can't be had"):

@@ -96,6 +96,7 @@ class Library:
     def __init__(self, isa: Isa, path: Path) -> None:
         """Raises SurefootError where the file can't be loaded, or the system refuses the instructions."""
         self.isa, self.path = isa, path
+        self._pools: weakref.WeakValueDictionary[int, Pool] = weakref.WeakValueDictionary()
         try:
             self.functions = ctypes.CDLL(str(path))
         except OSError as error:
@@ -107,7 +108,12 @@ class Library:
             raise SurefootError(f"{isa.name}: the system refuses these instructions")
 
     def pool(self, threads: int) -> Pool:
-        return Pool(self.functions, threads)
+        """The threads that all models of this library take turns with: a target's would otherwise still be
+        spinning while its draft's begin."""
+        pool = self._pools.get(threads)
+        if pool is None:
+            pool = self._pools[threads] = Pool(self.functions, threads)
+        return pool
 
     def matrix_bytes(self, format: Format, outputs: int, inputs: int) -> int:
         if outputs < 1 or inputs < 1:
