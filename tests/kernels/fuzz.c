@@ -183,7 +183,7 @@ static void draw_lists(sf_pass *pass, const int *stem) {
     int32_t *place = buffer(pass->num_slots, sizeof *place);
     int64_t *first_key = buffer(pass->rows, sizeof *first_key), used = 0;
     int32_t *num_keys = buffer(pass->rows, sizeof *num_keys);
-    for (int i = 0; i < pass->num_slots; i++) { /* where each key lies: those of the stems, then the rows' own */
+    for (int i = 0; i < pass->num_slots; i++) { /* where each key lies: the stems', then the rows' own */
         const int other = between(0, i);
         place[i] = place[other];
         place[other] = i;

@@ -29,11 +29,18 @@ INLINE void prefetch_share(const panel_span *span, int strip, int g) {
         __builtin_prefetch(span->next[strip] + g * span->next_share + byte);
 }
 
+/* What kernels take off weights before they multiply: 128 where their bytes are signed. */
+#if defined(__ARM_FEATURE_DOTPROD) && !defined(SUREFOOT_EMULATE_TILES)
+#define OFFSET 128
+#else
+#define OFFSET 0
+#endif
+
 /* What rows bring to each group of a span, beside their q. */
 typedef struct {
     const float *scale; /* of the first row's first 64 inputs */
     int scale_stride, group;
-    int32_t start[ROW_TILE][SPAN_GROUPS]; /* −zero · Σ q: where sums of unsigned weights begin */
+    int32_t start[ROW_TILE][SPAN_GROUPS]; /* (OFFSET − zero) · Σ q: where sums begin */
     float total[ROW_TILE][SPAN_GROUPS];   /* scale · Σ q, for the mins */
 } row_terms;
 
@@ -53,7 +60,7 @@ INLINE void gather_terms(const panel_span *span, const sf_rows *x, int row, int 
     for (int r = 0; r < rows; r++) {
         const int32_t *sums = group_sums(x, terms->group, first + (uint64_t)r * x->stride);
         for (int g = 0; g < span->groups; g++)
-            terms->start[r][g] = -span->format.zero * sums[g];
+            terms->start[r][g] = (OFFSET - span->format.zero) * sums[g];
         if (span->strip[0].min)
             for (int g = 0; g < span->groups; g++)
                 terms->total[r][g] = scale_of(terms, r, g) * (float)sums[g];
@@ -75,6 +82,8 @@ INLINE void settle(vec isum, const sf_span *strip, const row_terms *terms, int r
 #include "dot_vnni.h"
 #elif defined(__AVX2__)
 #include "dot_avx2.h"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "dot_neon.h"
 #else
 #include "dot_portable.h"
 #endif

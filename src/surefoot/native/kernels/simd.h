@@ -17,6 +17,8 @@
 #include "simd_avx512.h"
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #include "simd_avx2.h"
+#elif defined(__ARM_FEATURE_DOTPROD)
+#include "simd_neon.h"
 #else
 #include "simd_portable.h"
 #endif

@@ -104,7 +104,7 @@ EXPORT void sf_unpack(const sf_matrix *matrix, int output, float *target);
 
 /* Kernels of 8-bit products take an activation as two bytes, q = 256 · high + low, each signed; those that
  * widen to 16 bits take it whole. */
-#if defined(__AVX512VNNI__) || defined(SUREFOOT_EMULATE_TILES)
+#if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD) || defined(SUREFOOT_EMULATE_TILES)
 #define SF_PLANES 1
 #else
 #define SF_PLANES 0
