@@ -16,6 +16,7 @@
 typedef struct {
     sf_format format;
     sf_span strip[PANEL_STRIPS];
+    int bits; /* of a quant: 8 where they are decoded */
     int input; /* the first */
     int groups;
     const uint8_t *next[PANEL_STRIPS]; /* what comes after it, packed */
@@ -107,13 +108,15 @@ static void find_next(const sf_matrix *matrix, int panel, panel_span *span) {
 void sf_panel(const sf_matrix *matrix, int panel, const sf_rows *x, float *y) {
     sf_span_room room[PANEL_STRIPS];
     panel_span span = {.format = SF_FORMATS[matrix->format]};
+    const int packed = x->rows <= PACKED_ROWS;
+    span.bits = packed ? span.format.bits : 8;
     memset(y, 0, (size_t)x->rows * PANEL * sizeof *y);
     for (int i = 0; i * SPAN < matrix->inputs; i++) {
         span.input = i * SPAN;
         span.groups = span_inputs(&span.format, matrix->inputs, i) / span.format.group;
         find_next(matrix, panel, &span);
         for (int s = 0; s < PANEL_STRIPS; s++)
-            span.strip[s] = sf_decode(matrix, panel * PANEL_STRIPS + s, i, &room[s]);
+            span.strip[s] = sf_decode(matrix, panel * PANEL_STRIPS + s, i, packed, &room[s]);
         add_span(&span, x, y);
     }
 }

@@ -7,6 +7,8 @@
 
 #include "tiles.h"
 
+#define PACKED_ROWS 0
+
 /* Tiles 0 to 3 are sums: of strip 0 by high and by low bytes, of strip 1 likewise. */
 #define HIGH_BYTES 4
 #define LOW_BYTES 5

@@ -4,6 +4,7 @@
 
 #define BLOCK_ROWS 4 /* times a strip: eight sums; sixteen registers hold no more beside their factors */
 #define BLOCK_STRIPS 1
+#define PACKED_ROWS BLOCK_ROWS /* one block takes each quant once: no use in storing it decoded */
 
 /* Left to itself, GCC multiplies for all rows before it adds, runs out of registers and is half as fast. */
 #define KEEP_ORDER(sum) __asm__("" : "+x"(sum))
@@ -14,8 +15,31 @@ INLINE __m256i broadcast_pair(const int16_t *q) {
     return _mm256_set1_epi32(pair);
 }
 
-INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row,
-                           int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+/* The `width` bits of every byte from bit `from` on, moved to bit 4. */
+INLINE __m256i above_nibbles(__m256i x, int from, int width) {
+    const __m256i moved = from < 4 ? _mm256_slli_epi16(x, 4 - from) : _mm256_srli_epi16(x, from - 4);
+    return _mm256_and_si256(moved, _mm256_set1_epi8((char)(((1 << width) - 1) << 4)));
+}
+
+/* Half a quad of a strip, eight outputs, out of packed quants (formats.c). */
+INLINE __m256i load_quad(int bits, const uint8_t *quants, int quad, int half) {
+    if (bits == 8)
+        return _mm256_loadu_si256((const __m256i *)(quants + quad * LINE) + half);
+    const int shared = bits == 6 ? 4 : 8; /* quads whose upper bits are in one line */
+    const int at = quad % shared, width = bits - 4;
+    quants += quad / shared * (shared * bits / 8) * LINE;
+    __m256i nibbles = _mm256_loadu_si256((const __m256i *)(quants + at / 2 * LINE) + half);
+    if (at % 2)
+        nibbles = _mm256_srli_epi16(nibbles, 4);
+    nibbles = _mm256_and_si256(nibbles, _mm256_set1_epi8(15));
+    if (bits == 4)
+        return nibbles;
+    const __m256i above = _mm256_loadu_si256((const __m256i *)(quants + shared / 2 * LINE) + half);
+    return _mm256_or_si256(nibbles, above_nibbles(above, at * width, width));
+}
+
+INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *quants, const sf_rows *x,
+                           int row, int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
     const int16_t *q = x->q + (int64_t)row * x->stride + input;
     /* Widens one pair of every four bytes: −1 makes a zero. */
     const __m128i first = _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
@@ -24,20 +48,23 @@ INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, co
     __m256i sum[BLOCK_ROWS][2];
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);
-    for (int pair = 0; pair < 2; pair++)
+#pragma GCC unroll 16 /* a whole group: GCC copies sums at every turn of a loop */
+    for (int quad = 0; quad < quads; quad++) {
+        const __m256i low = load_quad(bits, quants[0], quad, 0), high = load_quad(bits, quants[0], quad, 1);
 #pragma GCC unroll 2
-        for (int quad = 0; quad < quads; quad++) {
-            const __m256i *line = (const __m256i *)(quants[0] + quad * LINE);
-            const __m256i low = _mm256_shuffle_epi8(_mm256_loadu_si256(line), pairs[pair]);
-            const __m256i high = _mm256_shuffle_epi8(_mm256_loadu_si256(line + 1), pairs[pair]);
+        for (int odd = 0; odd < 2; odd++) {
+            const __m256i low_pairs = _mm256_shuffle_epi8(low, pairs[odd]);
+            const __m256i high_pairs = _mm256_shuffle_epi8(high, pairs[odd]);
+#pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
-                const __m256i factor = broadcast_pair(q + r * x->stride + quad * QUAD + pair * 2);
-                sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(low, factor));
-                sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(high, factor));
+                const __m256i factor = broadcast_pair(q + r * x->stride + quad * QUAD + odd * 2);
+                sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(low_pairs, factor));
+                sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(high_pairs, factor));
                 KEEP_ORDER(sum[r][0]);
                 KEEP_ORDER(sum[r][1]);
             }
         }
+    }
     for (int r = 0; r < rows; r++)
         isum[r][0] = vec_pair(_mm256_cvtepi32_ps(sum[r][0]), _mm256_cvtepi32_ps(sum[r][1]));
 }

@@ -6,6 +6,7 @@
 
 #define BLOCK_ROWS 3 /* times a strip, times two bytes: 24 sums; 32 registers hold no more beside them */
 #define BLOCK_STRIPS 1
+#define PACKED_ROWS 0
 #define QUARTERS (STRIP / 4)
 
 INLINE int8x16_t broadcast_quad(const int8_t *q) {
@@ -19,8 +20,9 @@ INLINE int8x16_t load_weights(const uint8_t *quants) {
     return vreinterpretq_s8_u8(veorq_u8(vld1q_u8(quants), vdupq_n_u8(128)));
 }
 
-INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row,
-                           int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *quants, const sf_rows *x,
+                           int row, int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+    (void)bits;
     const int64_t first = (int64_t)row * x->stride + input;
     int32x4_t high[BLOCK_ROWS][QUARTERS], low[BLOCK_ROWS][QUARTERS];
     for (int r = 0; r < rows; r++)

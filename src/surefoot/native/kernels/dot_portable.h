@@ -4,9 +4,11 @@
 
 #define BLOCK_ROWS 4
 #define BLOCK_STRIPS 1
+#define PACKED_ROWS 0
 
-INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row,
-                           int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *quants, const sf_rows *x,
+                           int row, int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+    (void)bits;
     for (int r = 0; r < rows; r++) {
         const int16_t *q = x->q + (int64_t)(row + r) * x->stride + input;
         int32_t sum[STRIP];

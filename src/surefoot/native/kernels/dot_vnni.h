@@ -6,6 +6,7 @@
 
 #define BLOCK_ROWS 4 /* times two strips, times two bytes: sixteen sums keep both multipliers busy */
 #define BLOCK_STRIPS 2
+#define PACKED_ROWS 0
 
 INLINE __m512i broadcast_quad(const int8_t *q) {
     int32_t four;
@@ -13,8 +14,9 @@ INLINE __m512i broadcast_quad(const int8_t *q) {
     return _mm512_set1_epi32(four);
 }
 
-INLINE void multiply_group(int rows, int quads, const uint8_t *const *quants, const sf_rows *x, int row,
-                           int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *quants, const sf_rows *x,
+                           int row, int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+    (void)bits;
     const int64_t first = (int64_t)row * x->stride + input;
     __m512i high[BLOCK_ROWS][BLOCK_STRIPS], low[BLOCK_ROWS][BLOCK_STRIPS];
     for (int r = 0; r < rows; r++)

@@ -131,19 +131,20 @@ static void decode_scales(int scales, const uint8_t *source, int groups, sf_span
     }
 }
 
-sf_span sf_decode(const sf_matrix *matrix, int strip, int span, sf_span_room *room) {
+sf_span sf_decode(const sf_matrix *matrix, int strip, int span, int packed, sf_span_room *room) {
     const sf_format *f = &SF_FORMATS[matrix->format];
     const uint8_t *source = matrix->data + strip * strip_bytes(f, matrix->inputs);
     source += (int64_t)span * span_bytes(f, SPAN);
     int inputs = span_inputs(f, matrix->inputs, span);
-    switch (f->bits) {
+    const int bits = packed ? 8 : f->bits;
+    switch (bits) {
     case 4: decode4(source, inputs, room->quants); break;
     case 5: decode5(source, inputs, room->quants); break;
     case 6: decode6(source, inputs, room->quants); break;
     }
     decode_scales(f->scales, source + quant_bytes(f, inputs), groups_of(f, inputs), room);
     int has_min = f->scales == HALF_MIN || f->scales == K45;
-    return (sf_span){f->bits == 8 ? source : room->quants, room->scale, has_min ? room->min : NULL};
+    return (sf_span){bits == 8 ? source : room->quants, room->scale, has_min ? room->min : NULL};
 }
 
 void sf_unpack(const sf_matrix *matrix, int output, float *target) {
@@ -154,7 +155,7 @@ void sf_unpack(const sf_matrix *matrix, int output, float *target) {
     for (int input = 0; input < matrix->inputs; input++) {
         int inside = input % SPAN;
         if (inside == 0)
-            span = sf_decode(matrix, output / STRIP, input / SPAN, &room);
+            span = sf_decode(matrix, output / STRIP, input / SPAN, 0, &room);
         int q = span.quants[inside / QUAD * LINE + lane * QUAD + inside % QUAD] - f->zero;
         int at = inside / f->group * STRIP + lane;
         target[input] = span.scale[at] * (float)q;

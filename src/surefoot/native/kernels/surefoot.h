@@ -82,8 +82,9 @@ typedef struct {
 EXPORT int64_t sf_strip_bytes(int format, int inputs);
 EXPORT int64_t sf_matrix_bytes(int format, int outputs, int inputs); /* padding strips included */
 
-/* Decodes span `span` (inputs from 256 · span on) of strip `strip`. 8-bit quants are not copied. */
-sf_span sf_decode(const sf_matrix *matrix, int strip, int span, sf_span_room *room);
+/* Decodes span `span` (inputs from 256 · span on) of strip `strip`; with `packed` its scales alone, and the
+ * quants are those of the matrix. 8-bit quants are never copied. */
+sf_span sf_decode(const sf_matrix *matrix, int strip, int span, int packed, sf_span_room *room);
 
 /* Packs `outputs` rows of GGUF blocks, `source` as in the file, into `target`. Padding outputs and nothing
  * else are zeros in effect: scale 0. A matrix may be packed in parts, by several threads at once: 32 n
