@@ -22,7 +22,8 @@ static sf_rows rows_from(const sf_rows *x, int first, int rows) {
 #if SF_PLANES
     part.high += at;
     part.low += at;
-#else
+#endif
+#if SF_WHOLE
     part.q += at;
 #endif
     part.scale += at / ACTIVATION_GROUP;

@@ -8,14 +8,15 @@
 #define LARGEST 32639 /* 127 · 256 + 127: the largest q whose bytes, both signed, have negatives */
 
 typedef struct {
-    int64_t q, low, scale, sums64, sums32, sums16, bytes;
+    int64_t high, low, whole, scale, sums64, sums32, sums16, bytes;
 } places;
 
 static places places_of(int rows, int inputs) {
     int64_t numbers = rows * round_up(inputs, ACTIVATION_GROUP), whole = sizeof(int32_t);
     places at = {0};
-    at.low = numbers; /* of 16-bit q, the second half */
-    at.scale = 2 * numbers;
+    at.low = SF_PLANES * numbers;
+    at.whole = SF_PLANES * 2 * numbers;
+    at.scale = at.whole + SF_WHOLE * 2 * numbers;
     at.sums64 = at.scale + round_up(numbers / ACTIVATION_GROUP * (int64_t)sizeof(float), LINE);
     at.sums32 = at.sums64 + round_up(numbers / 64 * whole, LINE);
     at.sums16 = at.sums32 + round_up(numbers / 32 * whole, LINE);
@@ -29,10 +30,11 @@ sf_rows sf_rows_at(uint8_t *buffer, int rows, int inputs) {
     places at = places_of(rows, inputs);
     return (sf_rows){
 #if SF_PLANES
-        .high = (int8_t *)(buffer + at.q),
+        .high = (int8_t *)(buffer + at.high),
         .low = (int8_t *)(buffer + at.low),
-#else
-        .q = (int16_t *)(buffer + at.q),
+#endif
+#if SF_WHOLE
+        .q = (int16_t *)(buffer + at.whole),
 #endif
         .scale = (float *)(buffer + at.scale),
         .sums64 = (int32_t *)(buffer + at.sums64),
@@ -58,15 +60,19 @@ static float round_group(const float *x, float *q) {
 }
 
 static void put_numbers(const float *q, sf_rows *rows, int64_t at) {
-    for (int i = 0; i < ACTIVATION_GROUP; i++) {
 #if SF_PLANES
-        int32_t whole = (int32_t)q[i];
-        rows->high[at + i] = (int8_t)((whole + 128) >> 8);
-        rows->low[at + i] = (int8_t)whole;
-#else
+    for (int i = 0; i < ACTIVATION_GROUP; i += LANES) {
+        /* Halves are rounded up, so that no low byte is 128. */
+        vec whole = vec_load(q + i), above = vec_add(whole, vec_set(0.25f));
+        vec high = vec_round(vec_mul(above, vec_set(1.0f / 256)));
+        vec_to_int8(rows->high + at + i, high);
+        vec_to_int8(rows->low + at + i, vec_sub(whole, vec_mul(high, vec_set(256.0f))));
+    }
+#endif
+#if SF_WHOLE
+    for (int i = 0; i < ACTIVATION_GROUP; i++)
         rows->q[at + i] = (int16_t)q[i];
 #endif
-    }
 }
 
 static void put_sums(const float *q, sf_rows *rows, int64_t at) {

@@ -104,18 +104,24 @@ EXPORT void sf_unpack(const sf_matrix *matrix, int output, float *target);
 #define ACTIVATION_GROUP 64
 
 /* Kernels of 8-bit products take an activation as two bytes, q = 256 · high + low, each signed; those that
- * widen to 16 bits take it whole. */
+ * widen to 16 bits take it whole. AVX2 has some of each. */
 #if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD) || defined(SUREFOOT_EMULATE_TILES)
 #define SF_PLANES 1
+#define SF_WHOLE 0
+#elif defined(__AVX2__)
+#define SF_PLANES 1
+#define SF_WHOLE 1
 #else
 #define SF_PLANES 0
+#define SF_WHOLE 1
 #endif
 
 /* Rows of 16-bit activations: x ≈ scale · q, |q| ≤ 32639 = 127 · 256 + 127, one scale per group of 64. */
 typedef struct {
 #if SF_PLANES
     int8_t *high, *low; /* [rows][stride], zeros from `inputs` on; 64-byte aligned */
-#else
+#endif
+#if SF_WHOLE
     int16_t *q;         /* likewise */
 #endif
     float *scale;       /* [rows][stride / 64] */
