@@ -72,6 +72,7 @@ def own(audits: Audits, model: str, *arguments: str) -> Own:
 def test_nothing_given_audits_coupled_ngram_with_the_built_in_prompts(audits: Audits, model: str) -> None:
     asked = own(audits, model)
     assert asked.subject.verify == "coupled"
+    assert asked.subject.name == f"{model} (fp32 by pytorch), drafts by ngram"
     assert isinstance(asked.subject.drafter(), NgramDrafter)
     assert len(asked.plan.prompts) == len(audit_prompts.PROMPTS)
     assert asked.plan == Plan(asked.plan.prompts, SamplingParams(max_tokens=MAX_TOKENS))

@@ -22,7 +22,7 @@ from surefoot.cli import main
 from tests.threads import one_thread
 from tests.tiny import tiny_gguf
 
-OBJECT = ["text", "token_ids", "finish_reason", "seed", "usage", "stats"]
+OBJECT = ["text", "token_ids", "finish_reason", "seed", "precision", "kernels", "usage", "stats"]
 STATS = [
     "rounds",
     "draft_tokens",
@@ -80,6 +80,7 @@ def test_the_object_has_what_is_promised(capsys: Capture, model: str) -> None:
     assert list(found) == OBJECT
     assert list(found["stats"]) == STATS
     assert found["seed"] == 3
+    assert (found["precision"], found["kernels"]) == ("fp32", "pytorch")
     assert found["usage"]["completion_tokens"] == len(found["token_ids"])
     assert found["usage"]["prompt_tokens"] > 0
     assert found["finish_reason"] in ("stop", "length")
@@ -263,6 +264,7 @@ def test_a_terminal_gets_a_line_with_speed_and_seed(programs: list[Program], mod
     seen = program.read_until(r"seed \d+\n")
     assert "5 tokens · " in seen
     assert "mean acceptance length" in seen
+    assert re.search(r" · int8 by (avx2|avx512|amx|neon|pytorch) · | · (bf16|fp32) by pytorch · ", seen)
     assert program.process.wait() == 0
 
 

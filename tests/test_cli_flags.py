@@ -55,6 +55,7 @@ class Recorder:
     """Stands where the engine stands, and remembers."""
 
     inexact: str | None = None
+    precision, kernels = "fp32", "pytorch"
     loaded: tuple[object, dict[str, Any]]
     settings: dict[str, Any]
     prompt: object

@@ -41,7 +41,8 @@ def audit_own(args: argparse.Namespace) -> Report:
     params, seed, texts = sampling_params(args), audit_seed(args), prompts(args)
     target = _load(args, name)
     drafter = _drafter(args, draft, target)
-    subject = Subject(f"{name}, drafts by {draft}", target.model, drafter, verify, target.tokenizer)
+    what = f"{name} ({target.precision} by {target.kernels}), drafts by {draft}"
+    subject = Subject(what, target.model, drafter, verify, target.tokenizer)
     ids = encode(texts, target.tokenizer, chat=True)
     plan = Plan(ids, params, seed=seed, **lengths, **given(args, HOW))
     with within_budget(args) as budget:

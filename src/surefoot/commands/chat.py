@@ -17,7 +17,7 @@ from surefoot.types import SamplingParams, SurefootError
 
 if TYPE_CHECKING:
     from surefoot.engine import Engine
-    from surefoot.results import Chunk
+    from surefoot.results import Chunk, Result
 
 END = "/exit"
 
@@ -39,10 +39,12 @@ def run(args: argparse.Namespace) -> None:
     if params.seed is None:  # one for the whole conversation, so that all of it can be had again
         params = replace(params, seed=secrets.randbits(63))
     messages: list[dict[str, str]] = []
-    with open_engine(args) as engine:
+    with open_engine(args) as (engine, loaded):
         for line in _lines():
             messages.append({"role": "user", "content": line})
-            messages.append({"role": "assistant", "content": _answer(engine, messages, params)})
+            text, result = _answer(engine, messages, params)
+            summarize(result, loaded)
+            messages.append({"role": "assistant", "content": text})
 
 
 def _lines() -> Iterator[str]:
@@ -65,12 +67,12 @@ def _lines() -> Iterator[str]:
             yield line
 
 
-def _answer(engine: Engine, messages: list[dict[str, str]], params: SamplingParams) -> str:
+def _answer(
+    engine: Engine, messages: list[dict[str, str]], params: SamplingParams
+) -> tuple[str, Result | None]:
     chunks = engine.stream(messages, params)
     with _first_interrupt_noted() as interrupted, closing(chunks):
-        text, result = write(_until(interrupted, chunks))
-    summarize(result)
-    return text
+        return write(_until(interrupted, chunks))
 
 
 def _until(interrupted: Callable[[], bool], chunks: Iterable[Chunk]) -> Iterator[Chunk]:

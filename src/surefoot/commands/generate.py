@@ -13,6 +13,7 @@ from surefoot.commands.session import open_engine, summarize, write
 from surefoot.types import SurefootError
 
 if TYPE_CHECKING:
+    from surefoot.loading import LoadedModel
     from surefoot.results import Choice, Result
 
 BETWEEN_CHOICES = "---\n"
@@ -40,28 +41,29 @@ def run(args: argparse.Namespace) -> None:
     if params.logprobs is not None and not args.json:
         raise SurefootError(f"--logprobs: {params.logprobs} was given without --json, which shows them")
     prompt = read_prompt(args.prompt)
-    with open_engine(args) as engine:
+    with open_engine(args) as (engine, loaded):
         if args.json or params.n > 1:
             [result] = engine.generate(prompt, params, chat=not args.raw)
             if args.json:
-                print(json.dumps(report(result), allow_nan=False))
+                print(json.dumps(report(result, loaded), allow_nan=False))
             else:
-                _print_choices(result)
+                _print_choices(result, loaded)
         else:
             _, streamed = write(engine.stream(prompt, params, chat=not args.raw))
-            summarize(streamed)
+            summarize(streamed, loaded)
 
 
-def _print_choices(result: Result) -> None:
+def _print_choices(result: Result, loaded: LoadedModel) -> None:
     texts = [choice.text.removesuffix("\n") + "\n" for choice in result.choices]
     sys.stdout.write(BETWEEN_CHOICES.join(texts))
-    summarize(result)
+    summarize(result, loaded)
 
 
-def report(result: Result) -> dict[str, Any]:
+def report(result: Result, loaded: LoadedModel) -> dict[str, Any]:
     """The object of --json: the first choice at the top, and all of them under `choices` when n > 1."""
     found = _choice(result.choices[0])
-    found |= {"seed": result.seed, "usage": asdict(result.usage), "stats": asdict(result.stats)}
+    found |= {"seed": result.seed, "precision": loaded.precision, "kernels": loaded.kernels}
+    found |= {"usage": asdict(result.usage), "stats": asdict(result.stats)}
     if len(result.choices) > 1:
         found["choices"] = [{"index": choice.index, **_choice(choice)} for choice in result.choices]
     return found

@@ -18,9 +18,9 @@ RUNNING = ("draft", "draft_tokens", "verify", "trace")
 
 
 @contextmanager
-def open_engine(args: argparse.Namespace) -> Iterator[Engine]:
-    """The engine that the flags describe. A terminal is told that it loads; that the promise doesn't hold
-    on this machine is said in any case."""
+def open_engine(args: argparse.Namespace) -> Iterator[tuple[Engine, LoadedModel]]:
+    """The engine that the flags describe, and its target. A terminal is told that it loads; that the promise
+    doesn't hold on this machine is said in any case."""
     say_loading(args.model)
     from surefoot.engine import Engine, lookahead
     from surefoot.loading import load_model
@@ -32,7 +32,7 @@ def open_engine(args: argparse.Namespace) -> Iterator[Engine]:
     say_inexact(loaded)
     of_draft = loading if names_a_model(args.draft) else {}
     with Engine(loaded, **of_draft, **given(args, RUNNING)) as engine:
-        yield engine
+        yield engine, loaded
 
 
 def say_loading(name: str) -> None:
@@ -70,13 +70,14 @@ def write(chunks: Iterable[Chunk]) -> tuple[str, Result | None]:
     return text, result
 
 
-def summarize(result: Result | None) -> None:
+def summarize(result: Result | None, loaded: LoadedModel) -> None:
     """Tells a terminal how fast it went, how much was guessed right, and how to have it again."""
     if result is None or not (sys.stdout.isatty() and sys.stderr.isatty()):
         return
     stats = result.stats
     print(
         f"{result.usage.completion_tokens} tokens · {stats.tokens_per_second:.1f} tokens/s · "
-        f"mean acceptance length {stats.mean_acceptance_length:.2f} · seed {result.seed}",
+        f"mean acceptance length {stats.mean_acceptance_length:.2f} · "
+        f"{loaded.precision} by {loaded.kernels} · seed {result.seed}",
         file=sys.stderr,
     )
