@@ -61,9 +61,15 @@ def test_the_variable_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
     assert candidates("pytorch") == ()
 
 
-@pytest.mark.parametrize(
-    ("asked", "state"), [("amx", "not on this machine"), ("sse9", "unknown"), ("", "unknown")]
-)
+@pytest.mark.parametrize("unset", [None, ""])
+def test_without_it_or_with_nothing_in_it_the_best_come_first(
+    monkeypatch: pytest.MonkeyPatch, unset: str | None
+) -> None:
+    processor(monkeypatch, "x86_64", AVX512.features)
+    assert candidates(unset) == (AVX512, AVX2)
+
+
+@pytest.mark.parametrize(("asked", "state"), [("amx", "not on this machine"), ("sse9", "unknown")])
 def test_a_name_that_is_of_no_use_is_told_what_is(
     monkeypatch: pytest.MonkeyPatch, asked: str, state: str
 ) -> None:

@@ -74,12 +74,12 @@ def features(cpuinfo: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
 
 def candidates(asked: str | None) -> tuple[Isa, ...]:
     """The instruction sets to try, best first. `asked` is the value of $SUREFOOT_ISA, which leaves one of
-    them, or none where it is "pytorch"; None where it isn't set.
+    them, or none where it is "pytorch"; None or empty where it isn't set.
 
     Raises SurefootError for a value that is unknown, or that this processor hasn't.
     """
     have = supported()
-    if asked is None:
+    if not asked:
         return have
     if asked == PYTORCH:
         return ()

@@ -76,7 +76,7 @@ def native_library(folder: Path) -> Library | None:
     raises SurefootError.
     """
     asked = os.environ.get(isa.VARIABLE)
-    return _first_usable(folder, isa.candidates(asked), asked=asked is not None)
+    return _first_usable(folder, isa.candidates(asked), asked=bool(asked))
 
 
 def open_library(wanted: Isa, folder: Path) -> Library:
