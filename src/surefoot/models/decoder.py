@@ -13,6 +13,7 @@ from surefoot.models.base import Segment
 from surefoot.models.config import ModelConfig
 from surefoot.models.kv import PagedCache
 from surefoot.models.plan import Plan, depths_of, lay_out
+from surefoot.tree import parents_of
 
 
 class Passes(Protocol):
@@ -50,7 +51,10 @@ class Decoder:
         self._check(batch)
         before = {segment.seq: self.cache.length(segment.seq) for segment in batch}
         try:
-            return self.passes.run(lay_out(batch, self.cache), self.cache)
+            plan = lay_out(batch, self.cache)
+            if not plan.tokens:
+                return np.zeros((0, self.vocab_size), np.float32)
+            return self.passes.run(plan, self.cache)
         except BaseException:
             for seq, length in before.items():
                 self.cache.truncate(seq, min(length, self.cache.length(seq)))
@@ -64,6 +68,10 @@ class Decoder:
                 length = self.cache.length(segment.seq)
             except KeyError:
                 raise ValueError(f"sequence {segment.seq} is unknown") from None
+            rows = len(segment.tokens)
+            if not 0 <= segment.num_wanted <= rows:
+                raise ValueError(f"sequence {segment.seq}: {segment.num_wanted} of {rows} rows are wanted")
+            parents_of(segment.parents, rows)
             reach = max(depths_of(segment), default=-1) + 1
             if length + reach > self.max_length:
                 raise ValueError(f"sequence {segment.seq}: {length} + {reach} rows exceed {self.max_length}")

@@ -65,6 +65,8 @@ def depths_of(segment: Segment) -> Sequence[int]:
 def _paths(segment: Segment) -> list[tuple[list[int], Sequence[int]]]:
     """(path, rows first met on it) for every root-to-leaf path: siblings between a path's keys would
     change the order of summation, so each path reads its keys alone."""
+    if not segment.tokens:
+        return []
     if segment.parents is None:
         return [([], range(len(segment.tokens)))]
     met: set[int] = set()
