@@ -22,8 +22,10 @@ from surefoot.models.packed import NativePrecision, pack
 from surefoot.native.library import Library
 from tests.invariance import Company, companies, differing_rows, reference
 from tests.models_fixture import smollm2_path
-from tests.native import libraries
+from tests.native import COMPILER, libraries
 from tests.random_checkpoint import RandomCheckpoint, small_config
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 
 LENGTH = 1100  # past two stripes of keys
 PROMPTS = 3
