@@ -15,7 +15,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from surefoot.models import packed
+from surefoot.models import store
 from surefoot.models.config import Blocks
 from surefoot.models.packed import NativePrecision, Packed, pack
 from surefoot.native.arrays import LINE, Floats
@@ -268,7 +268,7 @@ def test_a_full_disk_costs_only_time(
     tmp_path: Path, warnings: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = contents(packed_in(tmp_path / "good", checkpoint()))
-    monkeypatch.setattr(packed, "_WEIGHTS", "/dev/full")
+    monkeypatch.setattr(store, "_WEIGHTS", "/dev/full")
     assert contents(packed_in(tmp_path / "full", checkpoint())) == right
     [line] = warnings()
     assert "No space left" in line
