@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from surefoot.models.build import PRECISIONS
 from surefoot.types import SurefootError
 from tests.models_fixture import SMOLLM2, smollm2_path
 from tests.threads import one_thread
@@ -55,7 +56,7 @@ def test_generate_measures_answers_plain_and_speculated(last_line: Benchmark) ->
     assert model["answers"][0]["ratio"] == {"min": 1, "median": 1, "max": 1}
 
 
-PASS = ["--model", SMOLLM2, "--precision", "int8", "--threads", "1", "--runs", "1", "--prompt", "8"]
+PASS = ["--model", SMOLLM2, "--threads", "1", "--runs", "1", "--prompt", "8"]
 KEYS = ["1", "2", "4", "8", "16", "32", "prompt"]
 
 
@@ -63,7 +64,8 @@ def test_a_pass_is_timed_by_its_rows(last_line: Benchmark) -> None:
     found = last_line("pass", PASS)
     assert found["prompt"] == 8
     [model] = found["models"]
-    assert (model["model"], model["precision"]) == (SMOLLM2, "int8")
+    assert model["model"] == SMOLLM2
+    assert model["precision"] in PRECISIONS  # which one is the machine's choice
     assert list(model["pass_ms"]) == ["ours"]
     ours = model["pass_ms"]["ours"]
     assert list(ours) == KEYS
