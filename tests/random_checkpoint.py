@@ -39,6 +39,19 @@ def small_config(**changes: object) -> ModelConfig:
     return ModelConfig(**{**settings, **changes})  # type: ignore[arg-type]
 
 
+def gemma_like() -> ModelConfig:
+    """Everything at once that a family may have: norms, biases, windows, a head of its own."""
+    return small_config(
+        qk_norm=True,
+        post_norms=True,
+        activation="gelu_tanh",
+        windows=(70, None, 600),
+        attention_bias=True,
+        tied_head=False,
+        embedding_scale=8.0,
+    )
+
+
 @dataclass
 class RandomCheckpoint:
     config: ModelConfig

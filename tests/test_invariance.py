@@ -22,21 +22,13 @@ from surefoot.models.toy import ToyModel, random_table
 from surefoot.types import SurefootError
 from tests.invariance import Company, companies, differing_rows, reference
 from tests.models_fixture import smollm2_path
-from tests.random_checkpoint import RandomCheckpoint, small_config
+from tests.random_checkpoint import RandomCheckpoint, gemma_like, small_config
 
 LENGTH = 1700  # past three key buckets
 
 SHAPES = {
     "llama": small_config(),
-    "gemma": small_config(
-        qk_norm=True,
-        post_norms=True,
-        activation="gelu_tanh",
-        windows=(70, None, 600),
-        attention_bias=True,
-        tied_head=False,
-        embedding_scale=8.0,
-    ),
+    "gemma": gemma_like(),
 }
 
 

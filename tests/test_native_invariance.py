@@ -23,7 +23,7 @@ from surefoot.native.library import Library
 from tests.invariance import Company, companies, differing_rows, reference
 from tests.models_fixture import smollm2_path
 from tests.native import COMPILER, libraries
-from tests.random_checkpoint import RandomCheckpoint, small_config
+from tests.random_checkpoint import RandomCheckpoint, gemma_like, small_config
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 
@@ -32,17 +32,7 @@ PROMPTS = 3
 
 CHECKPOINTS = {
     "llama": RandomCheckpoint(small_config()),
-    "gemma": RandomCheckpoint(
-        small_config(
-            qk_norm=True,
-            post_norms=True,
-            activation="gelu_tanh",
-            windows=(70, None, 600),
-            attention_bias=True,
-            tied_head=False,
-            embedding_scale=8.0,
-        )
-    ),
+    "gemma": RandomCheckpoint(gemma_like()),
     "blocks": RandomCheckpoint(
         small_config(hidden_size=256, intermediate_size=512),
         kinds={

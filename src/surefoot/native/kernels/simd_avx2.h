@@ -2,7 +2,7 @@
 #ifndef SUREFOOT_SIMD_AVX2_H
 #define SUREFOOT_SIMD_AVX2_H
 
-#include <immintrin.h>
+#include "simd_eight.h"
 
 #define VEC_REGISTERS 8 /* how many `vec` the registers hold */
 
@@ -77,29 +77,11 @@ static inline void vec_to_half(uint16_t *p, vec x) {
     _mm_storeu_si128((__m128i *)p, _mm256_cvtps_ph(x.low, _MM_FROUND_TO_NEAREST_INT));
     _mm_storeu_si128((__m128i *)(p + 8), _mm256_cvtps_ph(x.high, _MM_FROUND_TO_NEAREST_INT));
 }
-static inline float vec_sum(vec x) {
-    __m256 eight = _mm256_add_ps(x.low, x.high);
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-/* Of four times eight lanes: i with i + 4, then i + 2, i + 1, as vec_sum adds them. */
-static inline void vec_store_sums(float *p, __m256 a, __m256 b, __m256 c, __m256 d) {
-    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
-    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
-    __m256 two = _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
-    __m128 ab = _mm256_castps256_ps128(two), cd = _mm256_extractf128_ps(two, 1);
-    _mm_storeu_ps(p, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd)));
-}
+static inline float vec_sum(vec x) { return eight_sum(_mm256_add_ps(x.low, x.high)); }
 static inline void vec_sum4(float *p, vec a, vec b, vec c, vec d) {
-    vec_store_sums(p, _mm256_add_ps(a.low, a.high), _mm256_add_ps(b.low, b.high), _mm256_add_ps(c.low, c.high),
-                   _mm256_add_ps(d.low, d.high));
+    eight_store_sums(p, _mm256_add_ps(a.low, a.high), _mm256_add_ps(b.low, b.high), _mm256_add_ps(c.low, c.high),
+                     _mm256_add_ps(d.low, d.high));
 }
-static inline float vec_largest(vec x) {
-    __m256 eight = _mm256_max_ps(x.low, x.high);
-    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-}
+static inline float vec_largest(vec x) { return eight_largest(_mm256_max_ps(x.low, x.high)); }
 
 #endif

@@ -2,7 +2,7 @@
 #ifndef SUREFOOT_SIMD_AVX512_H
 #define SUREFOOT_SIMD_AVX512_H
 
-#include <immintrin.h>
+#include "simd_eight.h"
 
 #define VEC_REGISTERS 32 /* how many `vec` the registers hold */
 
@@ -49,28 +49,12 @@ static inline void vec_to_half(uint16_t *p, vec x) {
     _mm256_storeu_si256((__m256i *)p, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
 static inline __m256 vec_fold(vec x) { return _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)); }
-static inline float vec_sum(vec x) {
-    __m256 eight = vec_fold(x);
-    __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-/* Of four times eight lanes: i with i + 4, then i + 2, i + 1, as vec_sum adds them. */
-static inline void vec_store_sums(float *p, __m256 a, __m256 b, __m256 c, __m256 d) {
-    __m256 ac = _mm256_add_ps(_mm256_permute2f128_ps(a, c, 0x20), _mm256_permute2f128_ps(a, c, 0x31));
-    __m256 bd = _mm256_add_ps(_mm256_permute2f128_ps(b, d, 0x20), _mm256_permute2f128_ps(b, d, 0x31));
-    __m256 two = _mm256_add_ps(_mm256_shuffle_ps(ac, bd, 0x44), _mm256_shuffle_ps(ac, bd, 0xee));
-    __m128 ab = _mm256_castps256_ps128(two), cd = _mm256_extractf128_ps(two, 1);
-    _mm_storeu_ps(p, _mm_add_ps(_mm_shuffle_ps(ab, cd, 0x88), _mm_shuffle_ps(ab, cd, 0xdd)));
-}
+static inline float vec_sum(vec x) { return eight_sum(vec_fold(x)); }
 static inline void vec_sum4(float *p, vec a, vec b, vec c, vec d) {
-    vec_store_sums(p, vec_fold(a), vec_fold(b), vec_fold(c), vec_fold(d));
+    eight_store_sums(p, vec_fold(a), vec_fold(b), vec_fold(c), vec_fold(d));
 }
 static inline float vec_largest(vec x) {
-    __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1));
-    __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
-    __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+    return eight_largest(_mm256_max_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps(x, 1)));
 }
 
 #endif
