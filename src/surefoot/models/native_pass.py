@@ -49,9 +49,8 @@ class NativePasses:
 
     def __init__(self, config: ModelConfig, packed: Packed, library: Library, threads: int) -> None:
         self.config, self.library = config, library
-        ropes = tuple(dict.fromkeys(config.ropes))
-        self._tables = [RotationTable(rope) for rope in ropes]
         assembly = _Assembly(config, packed, library)
+        self._tables = [RotationTable(rope) for rope in assembly.ropes]  # a layer names one by its place
         self._model, self._embedding = assembly.model(), assembly.embedding()
         self._pool = library.pool(threads)
 
@@ -104,7 +103,7 @@ class _Assembly:
         self.config, self.packed, self.library = config, packed, library
         named = (name.rpartition(".") for name in packed)
         self._formats = {name: Format[last] for name, _, last in named if last in Format.__members__}
-        self._ropes = tuple(dict.fromkeys(config.ropes))
+        self.ropes = tuple(dict.fromkeys(config.ropes))
 
     def model(self) -> Model:
         config = self.config
@@ -148,7 +147,7 @@ class _Assembly:
             attention_post_norm=norm("attention_post_norm"),
             mlp_post_norm=norm("mlp_post_norm"),
             window=config.windows[index] or 0,
-            rope=self._ropes.index(config.ropes[index]),
+            rope=self.ropes.index(config.ropes[index]),
         )
 
     def _linear(self, at: str, outputs: dict[str, int], inputs: int) -> Linear:
