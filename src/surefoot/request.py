@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 from surefoot.sampling import History, TopLogprobs
 from surefoot.stops import StopFilter
@@ -12,6 +15,23 @@ from surefoot.types import FinishReason, SamplingParams
 
 if TYPE_CHECKING:
     from surefoot.text import Detokenizer
+
+
+class Matcher(Protocol):
+    """A grammar's state after the output of one request; `surefoot.grammar` makes them."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the output is complete and nothing but an end may follow."""
+
+    def allowed(self, drafted: Sequence[int]) -> NDArray[np.bool_]:
+        """What may follow the output and some drafted tokens, [vocabulary], an end where it may end."""
+
+    def legal(self, drafted: Sequence[int]) -> int:
+        """How many of some drafted tokens, from the first on, may follow the output."""
+
+    def advance(self, token: int) -> None:
+        """A token joined the output. Only committed tokens come here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +58,8 @@ class Request:
 
     seq: its number in the caches. number, choice: which request, and which of its n. seed: with the choice,
     the root of all its noise. arrived: on the engine's clock, seconds. detokenizer: None where tokens stay
-    tokens. logprobs: of the output so far, when they were asked for.
+    tokens. logprobs: of the output so far, when they were asked for. grammar: None where anything goes.
+    draft_tokens: the most to draft in a round, None to leave that to the engine.
     """
 
     def __init__(
@@ -53,6 +74,8 @@ class Request:
         seed: int,
         arrived: float = 0.0,
         detokenizer: Detokenizer | None = None,
+        grammar: Matcher | None = None,
+        draft_tokens: int | None = None,
     ) -> None:
         self.seq, self.number, self.choice = seq, number, choice
         self.params, self.seed, self.arrived = params, seed, arrived
@@ -61,6 +84,7 @@ class Request:
         self.tokens = list(prompt)
         self.logprobs: list[TopLogprobs] = []
         self.text = ""
+        self.grammar, self.draft_tokens = grammar, draft_tokens
         self.num_computed = 0
         self.started = False
         self.finish_reason: FinishReason | None = None
@@ -91,6 +115,13 @@ class Request:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
+    def before(self, drafted: Sequence[int]) -> History:
+        """What the transforms of the row after some drafted tokens need to know."""
+        history = self.history.then(drafted)
+        if self.grammar is None:
+            return history
+        return replace(history, allowed=self.grammar.allowed(drafted))
+
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Takes the next tokens of the output up to the first that ends it, and returns those taken.
 
@@ -110,8 +141,12 @@ class Request:
         if token in self._end_ids:
             self._finish("stop")
             return
+        if self.grammar is not None:
+            self.grammar.advance(token)
         if self._detokenizer is not None:
             self._show(self._detokenizer.add(token))
+        if not self.finished and self.grammar is not None and self.grammar.done:
+            self._finish("stop")
         if not self.finished and self.remaining <= 0:
             self._finish("length")
 

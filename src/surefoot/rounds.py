@@ -32,7 +32,7 @@ def draw_for(request: Request, mode: VerifyMode, vocab_size: int) -> Draw:
     position = len(request.tokens)
 
     def draw(logits: NDArray[np.float32], drafted: Sequence[int]) -> tuple[int, NDArray[np.float64] | None]:
-        history = request.history.then(drafted)
+        history = request.before(drafted)
         candidates = sampling.target_probs(_over(logits, vocab_size), request.params, history)
         if _plain(request, mode):
             return _choice(request, position + len(drafted), candidates), None
@@ -98,7 +98,7 @@ def _plain(request: Request, mode: VerifyMode) -> bool:
 
 def _candidates(request: Request, draft: Draft, logits: NDArray[np.float32], node: int) -> Candidates:
     """What may follow a node, as the target has it."""
-    history = request.history.then(_down_to(draft, node))
+    history = request.before(_down_to(draft, node))
     return sampling.target_probs(logits[node + 1], request.params, history)
 
 

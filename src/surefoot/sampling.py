@@ -46,6 +46,7 @@ class History:
     prompt: the request's prompt. output: what was generated, drafted tokens before the row included.
     end_ids: the ids that end the text (end of sequence, stop tokens), which `min_tokens` holds back.
     bad_words: each as token ids, at least one. vocab_limit: ids from here on are padding and never chosen.
+    allowed: [vocabulary] bool, what a grammar lets follow; None where there is none.
     """
 
     prompt: Sequence[int] = ()
@@ -53,6 +54,7 @@ class History:
     end_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
     vocab_limit: int | None = None
+    allowed: NDArray[np.bool_] | None = None
 
     def then(self, drafted: Sequence[int]) -> History:
         """The history of a row that follows some drafted tokens."""

@@ -19,8 +19,76 @@ VERIFY_MODES: tuple[VerifyMode, ...] = ("coupled", "rejection", "block")
 MAX_SEED = 2**64 - 1
 
 
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """What a number may be: [low, high], or (low, high]."""
+
+    low: float
+    high: float = math.inf
+    low_open: bool = False
+
+    def __contains__(self, value: float) -> bool:
+        return (self.low < value if self.low_open else self.low <= value) and value <= self.high
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{self.low} or more"
+        return f"{'(' if self.low_open else '['}{self.low}, {self.high}]"
+
+
+RANGES: Mapping[str, Interval] = {
+    "max_tokens": Interval(1),
+    "temperature": Interval(0, 100),
+    "top_p": Interval(0, 1, low_open=True),
+    "top_k": Interval(0),
+    "min_p": Interval(0, 1),
+    "repetition_penalty": Interval(1e-6, 100),  # the next to nothing would make logits infinite
+    "presence_penalty": Interval(-2, 2),
+    "frequency_penalty": Interval(-2, 2),
+    "logit_bias": Interval(-100, 100),
+    "min_tokens": Interval(0),
+    "seed": Interval(0, MAX_SEED),
+    "n": Interval(1, 128),
+    "logprobs": Interval(0, 20),
+    "prompt_logprobs": Interval(0, 20),
+}
+"""What the numbers of `SamplingParams` may be, by field; of `logit_bias`, its values."""
+
+
 class SurefootError(Exception):
     """A mistake that its user can mend: one line naming the thing, the value and the limit."""
+
+
+class BusyError(SurefootError):
+    """No room in the queue now. retry_after: seconds after which there may be."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class DeadlineError(SurefootError):
+    """A request took longer than it was allowed to."""
+
+
+class ClosedError(SurefootError):
+    """An engine that takes no more requests."""
+
+
+ConstraintKind = Literal["json_object", "json_schema", "regex", "lark", "choice"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What an output must be, to its last token.
+
+    kind: any JSON object; JSON after a schema; a text that a regular expression matches as a whole; one of a
+    Lark grammar; one of some texts. source: the schema as JSON, the expression, the grammar, or the texts as
+    a JSON list; empty for any JSON object. It is compiled, and so checked, when a request is added.
+    """
+
+    kind: ConstraintKind
+    source: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,32 +117,32 @@ class SamplingParams:
     seed: int | None = None  # None: one is drawn and reported
     n: int = 1
     logprobs: int | None = None  # alternatives reported per output token
+    prompt_logprobs: int | None = None  # alternatives reported per prompt token
+    grammar: Constraint | None = None  # what the output must be
 
     def __post_init__(self) -> None:
-        self._make_whole("max_tokens", 1)
-        self._make_real("temperature", 0, 100)
-        self._make_real("top_p", 0, 1, low_open=True)
-        self._make_whole("top_k", 0)
-        self._make_real("min_p", 0, 1)
-        self._make_real("repetition_penalty", 1e-6, 100)  # the next to nothing would make logits infinite
-        self._make_real("presence_penalty", -2, 2)
-        self._make_real("frequency_penalty", -2, 2)
+        for name in ("max_tokens", "top_k", "n"):
+            self._make_whole(name, RANGES[name])
+        for name in ("temperature", "top_p", "min_p"):
+            self._make_real(name)
+        for name in ("repetition_penalty", "presence_penalty", "frequency_penalty"):
+            self._make_real(name)
         self._set("logit_bias", _biases(self.logit_bias))
-        self._make_whole("min_tokens", 0, self.max_tokens)
-        self._make_whole("n", 1, 128)
-        if self.seed is not None:
-            self._make_whole("seed", 0, MAX_SEED)
-        if self.logprobs is not None:
-            self._make_whole("logprobs", 0, 20)
+        self._make_whole("min_tokens", Interval(0, self.max_tokens))
+        for name in ("seed", "logprobs", "prompt_logprobs"):
+            if getattr(self, name) is not None:
+                self._make_whole(name, RANGES[name])
         self._set("stop", _texts("stop", self.stop))
         self._set("bad_words", _texts("bad_words", self.bad_words))
         self._set("stop_token_ids", _tokens("stop_token_ids", self.stop_token_ids))
+        if not isinstance(self.grammar, Constraint | None):
+            raise SurefootError(f"grammar: {type(self.grammar).__name__} given; it is a Constraint, or None")
 
-    def _make_whole(self, name: str, low: int, high: float = math.inf) -> None:
-        self._set(name, whole(name, getattr(self, name), low, high))
+    def _make_whole(self, name: str, allowed: Interval) -> None:
+        self._set(name, _whole(name, getattr(self, name), allowed))
 
-    def _make_real(self, name: str, low: float, high: float, *, low_open: bool = False) -> None:
-        self._set(name, _real(name, getattr(self, name), low, high, low_open=low_open))
+    def _make_real(self, name: str) -> None:
+        self._set(name, _real(name, getattr(self, name), RANGES[name]))
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)  # frozen for everyone else
@@ -82,12 +150,15 @@ class SamplingParams:
 
 def whole(name: str, value: object, low: int, high: float = math.inf) -> int:
     """The value as an int. Raises SurefootError when it is no whole number, or not in [low, high]."""
-    allowed = f"{low} or more" if high == math.inf else f"[{low}, {high}]"
+    return _whole(name, value, Interval(low, high))
+
+
+def _whole(name: str, value: object, allowed: Interval) -> int:
     try:
         number = index(value)  # type: ignore[arg-type]
     except TypeError:
         raise SurefootError(f"{name}: {value!r} is not a whole number; allowed is {allowed}") from None
-    if not low <= number <= high:
+    if number not in allowed:
         raise SurefootError(f"{name}: {value} is out of range; allowed is {allowed}")
     return number
 
@@ -99,11 +170,10 @@ def share(name: str, value: float) -> float:
     return value
 
 
-def _real(name: str, value: float, low: float, high: float, *, low_open: bool = False) -> float:
-    allowed = f"{'(' if low_open else '['}{low}, {high}]"
+def _real(name: str, value: object, allowed: Interval) -> float:
     if not isinstance(value, Real):
         raise SurefootError(f"{name}: {value!r} is not a number; allowed is {allowed}")
-    if not (low < value <= high if low_open else low <= value <= high):  # also catches NaN
+    if float(value) not in allowed:  # also catches NaN
         raise SurefootError(f"{name}: {value} is out of range; allowed is {allowed}")
     return float(value)
 
@@ -112,7 +182,7 @@ def _biases(biases: object) -> dict[int, float]:
     if not isinstance(biases, Mapping):
         raise SurefootError(f"logit_bias: {biases!r} is not a mapping of token ids to numbers")
     return {
-        whole("logit_bias token", token, 0): _real(f"logit_bias[{token}]", bias, -100, 100)
+        whole("logit_bias token", token, 0): _real(f"logit_bias[{token}]", bias, RANGES["logit_bias"])
         for token, bias in biases.items()
     }
 
@@ -174,7 +244,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Token counts of one request as billed: after every cut."""
+    """Token counts of one request as billed: after every cut. cached_tokens: of the prompt, those that
+    another request had computed."""
 
     prompt_tokens: int
     completion_tokens: int
+    cached_tokens: int = 0

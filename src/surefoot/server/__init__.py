@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server: a thin layer on `surefoot.asynchronous.AsyncEngine`."""
