@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from operator import index
-from typing import TYPE_CHECKING, TypeGuard, cast
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
 from surefoot.types import SamplingParams, SurefootError
 
 if TYPE_CHECKING:
     from surefoot.text import Tokenizer
 
-Message = Mapping[str, str]
-"""One turn of a conversation: "role" and "content"."""
+Message = Mapping[str, Any]
+"""One turn of a conversation: "role" and "content", and what `Tokenizer.apply_chat` takes beside them."""
 
 Prompt = str | Sequence[int] | Sequence[Message]
 
@@ -97,7 +97,7 @@ def _needed(tokenizer: Tokenizer | None, name: str) -> Tokenizer:
 
 
 def _templated(messages: Sequence[Message], tokenizer: Tokenizer) -> tuple[int, ...]:
-    text = tokenizer.apply_chat([dict(message) for message in messages])
+    text = tokenizer.apply_chat(messages)
     return tuple(tokenizer.encode(text, add_special=False))  # the template spells out what goes around
 
 

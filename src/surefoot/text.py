@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import codecs
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from surefoot.chat import ChatTemplate
 from surefoot.models.fields import shown
@@ -89,14 +89,29 @@ class Tokenizer:
     def has_chat_template(self) -> bool:
         return self._template is not None
 
-    def apply_chat(self, messages: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The text a conversation becomes. messages: {"role": …, "content": …} each.
+    @property
+    def knows_tools(self) -> bool:
+        """Whether the model has a chat template that can tell it of tools."""
+        return self._template is not None and self._template.knows_tools
 
-        Raises SurefootError when the model has no chat template, or its template refuses them.
+    def apply_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The text a conversation becomes.
+
+        messages: {"role": …, "content": …} each, and "tool_calls", "tool_call_id" and "name" where there are
+        such. tools: {"type": "function", "function": {"name": …, "description": …, "parameters": …}} each.
+        Both are as OpenAI's API has them, with arguments as JSON in a string.
+
+        Raises SurefootError when the model has no chat template, or its template refuses them or has no
+        place for tools.
         """
         if self._template is None:
             raise SurefootError(f"{self._where}: has no chat template; use --raw, or an instruct model")
-        return self._template.render(messages, add_generation_prompt)
+        return self._template.render(messages, add_generation_prompt, tools)
 
 
 class Detokenizer:
