@@ -36,6 +36,8 @@ ROOMS = (
     "prompts",
     "pairing",
     "engine",
+    "asynchronous",
+    "server",
     "testing",
     "audit",
     "commands",

@@ -19,7 +19,7 @@ from surefoot.models.base import Model
 from surefoot.pairing import NGRAM, Loaded, check_loading, open_drafter, open_target
 from surefoot.prompts import Prompt, as_list, check, prepare
 from surefoot.request import Limits, Request
-from surefoot.results import Chunk, Group, Result
+from surefoot.results import Chunk, Group, Load, Result
 from surefoot.trace import Event
 from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError, VerifyMode, whole
 
@@ -79,7 +79,7 @@ class Engine:
         if verify not in VERIFY_MODES:
             raise SurefootError(f"verify: {verify!r} is unknown; choose one of {', '.join(VERIFY_MODES)}")
         controller = lookahead(draft, draft_tokens, max_rows)
-        whole("max_requests", max_requests, 1)
+        self._max_requests = whole("max_requests", max_requests, 1)
         check_loading(model, draft, precision, threads)
         self._target = open_target(model, tokenizer, precision, threads)
         drafter = open_drafter(draft, self._target, precision, threads)
@@ -102,6 +102,16 @@ class Engine:
     @property
     def tokenizer(self) -> Tokenizer | None:
         return self._target.tokenizer
+
+    @property
+    def max_requests(self) -> int:
+        """How many are in flight at once, choices counted singly."""
+        return self._max_requests
+
+    @property
+    def load(self) -> Load:
+        """What is in flight, and what it takes."""
+        return self._loop.load
 
     def generate(
         self,
@@ -146,8 +156,16 @@ class Engine:
         finally:
             self._forget(number)
 
-    def add(self, prompt: Prompt, params: SamplingParams | None = None, *, chat: bool = False) -> int:
-        """Queues a request for `step`, and returns the number its chunks will bear."""
+    def add(
+        self,
+        prompt: Prompt,
+        params: SamplingParams | None = None,
+        *,
+        chat: bool = False,
+        draft_tokens: int | None = None,
+    ) -> int:
+        """Queues a request for `step`, and returns the number its chunks will bear. draft_tokens: the most
+        to draft in a round, None for the engine's own."""
         self._check_open()
         if params is None:
             params = SamplingParams()
@@ -171,6 +189,7 @@ class Engine:
                 seed=seed,
                 arrived=arrived,
                 detokenizer=self._detokenizer(),
+                draft_tokens=draft_tokens,
             )
             for choice in range(params.n)
         ]

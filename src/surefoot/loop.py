@@ -16,6 +16,7 @@ from surefoot.drafters.contract import checked
 from surefoot.lookahead import Controller
 from surefoot.models.base import Model, Segment
 from surefoot.request import Request
+from surefoot.results import Load
 from surefoot.rounds import draw_for, judge, logprobs_of
 from surefoot.sampling import TopLogprobs
 from surefoot.scheduler import Scheduler, Slot
@@ -74,6 +75,10 @@ class Loop:
     def __len__(self) -> int:
         return len(self._scheduler)
 
+    @property
+    def load(self) -> Load:
+        return Load(self._scheduler.running, self._scheduler.waiting)
+
     def add(self, request: Request) -> None:
         self._scheduler.add(request)
 
@@ -114,7 +119,8 @@ class Loop:
         if self._drafter is None:
             return 0
         # The target adds a token of its own, so a draft as long as what remains would waste its last row.
-        return min(self._controller.budget(request.seq, load), request.remaining - 1)
+        budget = min(self._controller.budget(request.seq, load), request.remaining - 1)
+        return budget if request.draft_tokens is None else min(budget, request.draft_tokens)
 
     def _start(self, request: Request) -> None:
         if request.started:

@@ -72,6 +72,20 @@ class Chunk:
     error: SurefootError | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What an engine holds now. running, waiting: requests, choices counted singly. pages_used, pages_total:
+    of the cache, None for as many as it takes. pages_cached: of the used, those kept for prompts to come.
+    preemptions: so far."""
+
+    running: int
+    waiting: int
+    pages_used: int = 0
+    pages_total: int | None = None
+    pages_cached: int = 0
+    preemptions: int = 0
+
+
 class Group:
     """The choices of one request while they run. prompt: its text, if it came as text."""
 

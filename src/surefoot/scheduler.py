@@ -48,6 +48,14 @@ class Scheduler(Generic[J]):
     def __len__(self) -> int:
         return len(self._waiting) + len(self._running)
 
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
     def add(self, job: J) -> None:
         self._waiting.append(job)
 

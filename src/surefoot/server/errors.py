@@ -40,7 +40,7 @@ class ApiError(Exception):
 
 
 def api_error(error: Exception) -> ApiError:
-    """What a client is told of an error. Of a fault that is ours it learns no more than that there was one."""
+    """What a client is told of an error. Of a fault that is ours it learns only that there was one."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, BusyError):
