@@ -72,6 +72,7 @@ def test_the_numbers_of_a_request() -> None:
     )
     assert numbers.mean_acceptance_length == 2.0  # 3 + 1 tokens in 2 verifications
     assert numbers.acceptance_rate == pytest.approx(4 / 6)  # what a stop cut off is not rejected
+    assert numbers.acceptance_histogram == (0, 0, 2, 0, 0)
     assert numbers.ttft_ms == pytest.approx(500)
     assert numbers.decode_ms == pytest.approx(1000)
     assert numbers.tokens_per_second == pytest.approx(4)
@@ -83,6 +84,7 @@ def test_plain_decoding_has_a_mean_acceptance_length_of_one() -> None:
     rounds = [replace(BLANK, round=i, ended=1.5 + i) for i in range(1, 4)]
     numbers = stats([PROMPT, *rounds])
     assert (numbers.rounds, numbers.mean_acceptance_length, numbers.acceptance_rate) == (3, 1.0, 0.0)
+    assert numbers.acceptance_histogram == (0,)  # a round without a draft accepted none of none
 
 
 def test_a_round_that_requests_share_is_timed_once_and_counted_for_each() -> None:

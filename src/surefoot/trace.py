@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from types import TracebackType
@@ -66,6 +67,8 @@ class Stats:
     tested_tokens, accepted_tokens: over those rounds, before any cut. mean_acceptance_length: tokens emitted
     per verification, the recovered or bonus token included (plain decoding = 1.0; 0 without rounds).
     acceptance_rate: accepted / draft tokens (0 without drafts); accepted / tested is the α of the formulas.
+    acceptance_histogram: how many rounds with a draft accepted 0, 1, … tokens of it, up to the longest draft
+    (one 0 without drafts).
 
     ttft_ms: from arrival to a choice's first token, the mean over the choices. decode_ms: from the first
     token to the last. draft_ms, verify_ms, other_ms: of the rounds counted above, each round once however
@@ -79,6 +82,7 @@ class Stats:
     accepted_tokens: int
     mean_acceptance_length: float
     acceptance_rate: float
+    acceptance_histogram: tuple[int, ...]
     ttft_ms: float
     decode_ms: float
     draft_ms: float
@@ -111,6 +115,7 @@ def stats(events: Iterable[Event]) -> Stats:
         accepted_tokens=accepted,
         mean_acceptance_length=_ratio(sum(len(event.emitted) for event in verified), len(verified)),
         acceptance_rate=_ratio(accepted, draft_tokens),
+        acceptance_histogram=_histogram(verified),
         ttft_ms=1000 * _ratio(sum(event.ended - event.arrived for event in first.values()), len(first)),
         decode_ms=1000 * decode_s,
         draft_ms=sum(event.draft_ms for event in shared),
@@ -119,6 +124,12 @@ def stats(events: Iterable[Event]) -> Stats:
         tokens_per_second=_ratio(later, decode_s),
         peak_memory_bytes=max((event.peak_memory_bytes for event in events), default=0),
     )
+
+
+def _histogram(verified: Sequence[Event]) -> tuple[int, ...]:
+    accepted = Counter(len(event.path) for event in verified if event.draft_tokens)
+    longest = max((len(event.draft_tokens) for event in verified), default=0)
+    return tuple(accepted[length] for length in range(longest + 1))
 
 
 def _ratio(part: float, whole: float) -> float:
