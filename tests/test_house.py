@@ -27,6 +27,8 @@ ROOMS = (
     "drafters",
     "lookahead",
     "stops",
+    "constraints",
+    "grammar",
     "request",
     "scheduler",
     "trace",

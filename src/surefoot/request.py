@@ -116,11 +116,30 @@ class Request:
         return self.finish_reason is not None
 
     def before(self, drafted: Sequence[int]) -> History:
-        """What the transforms of the row after some drafted tokens need to know."""
+        """What the transforms of the row after some drafted tokens need to know.
+
+        Where a grammar allows nothing but an end, nothing holds that end back. Elsewhere `ignore_eos` takes
+        the end of sequence away: it is no text, so it is nothing that a grammar could go on after.
+        """
         history = self.history.then(drafted)
         if self.grammar is None:
             return history
-        return replace(history, allowed=self.grammar.allowed(drafted))
+        allowed = self.grammar.allowed(drafted)
+        held = self._held_back(len(history.output))
+        if not held:
+            return replace(history, allowed=allowed)
+        others = allowed.copy()
+        others[[token for token in held if token < len(others)]] = False
+        if not others.any():
+            return replace(history, allowed=allowed, end_ids=())
+        return replace(history, allowed=others)
+
+    def _held_back(self, length: int) -> list[int]:
+        """The ends that may not come yet, behind so many output tokens."""
+        held = self._limits.eos_ids if self.params.ignore_eos else ()
+        if length < self.params.min_tokens:
+            held = (*held, *self._end_ids)
+        return list(held)
 
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...]:
         """Takes the next tokens of the output up to the first that ends it, and returns those taken.

@@ -92,6 +92,18 @@ def logprobs_of(
     return tuple(sampling.top_logprobs(row, token, count) for token, row in zip(emitted, rows, strict=False))
 
 
+def prompt_logprobs_of(
+    tokens_following: Sequence[int], logits: NDArray[np.float32], count: int
+) -> list[TopLogprobs]:
+    """The target's log-probabilities of prompt tokens and of the `count` most likely ones in their places.
+
+    tokens_following: what the prompt goes on with after each row of logits, [rows, vocabulary].
+    """
+    return [
+        sampling.top_logprobs(row, token, count) for token, row in zip(tokens_following, logits, strict=True)
+    ]
+
+
 def _plain(request: Request, mode: VerifyMode) -> bool:
     return mode == "coupled" or request.params.temperature == 0
 

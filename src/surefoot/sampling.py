@@ -1,9 +1,11 @@
 """From a row of logits to the distribution its token is chosen from.
 
 One row in, candidates out, in float64: nothing depends on other rows, and every tie goes to the lowest id.
-Order of the transforms: logit bias, bad words, min-tokens, repetition penalty, presence and frequency
-penalty, temperature, top-k, top-p, min-p. The last three stand as in transformers; vLLM puts min-p before
-top-k and top-p, which differs only in that top-p then counts the mass of fewer tokens.
+Order of the transforms: logit bias, bad words, min-tokens, grammar, repetition penalty, presence and
+frequency penalty, temperature, top-k, top-p, min-p. What is banned stays banned, so the grammar may stand
+anywhere before top-k: from there on, filters count the tokens that it allows and no others. The last three
+stand as in transformers; vLLM puts min-p before top-k and top-p, which differs only in that top-p then
+counts the mass of fewer tokens.
 """
 
 from __future__ import annotations
@@ -116,6 +118,7 @@ def _adjusts(params: SamplingParams, history: History) -> bool:
         or params.repetition_penalty != 1
         or params.presence_penalty
         or params.frequency_penalty
+        or history.allowed is not None
     )
 
 
@@ -129,6 +132,8 @@ def _bias(row: NDArray[np.floating], params: SamplingParams) -> None:
 def _ban(row: NDArray[np.floating], params: SamplingParams, history: History) -> None:
     if len(history.output) < params.min_tokens:
         row[_within(np.array(history.end_ids, np.int64), row)] = -np.inf
+    if history.allowed is not None:
+        row[~history.allowed[: len(row)]] = -np.inf
     if not history.bad_words:
         return
     reach = max(len(word) for word in history.bad_words) - 1
@@ -160,7 +165,8 @@ def _check_best(best: float, history: History) -> None:
         return
     position = len(history.prompt) + len(history.output)
     if best == -np.inf:
-        raise SurefootError(f"position {position}: every token is banned, so none can be chosen")
+        which = "every token" if history.allowed is None else "every token that the grammar allows"
+        raise SurefootError(f"position {position}: {which} is banned, so none can be chosen")
     raise ValueError(f"the logits of position {position} contain {best}")
 
 

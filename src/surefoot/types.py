@@ -85,6 +85,10 @@ class Constraint:
     kind: any JSON object; JSON after a schema; a text that a regular expression matches as a whole; one of a
     Lark grammar; one of some texts. source: the schema as JSON, the expression, the grammar, or the texts as
     a JSON list; empty for any JSON object. It is compiled, and so checked, when a request is added.
+
+    A request ends ("stop") as soon as nothing but an end may follow, whatever `min_tokens` and `ignore_eos`
+    say: no more can be written. Where more can be, they hold ends back as ever. `max_tokens`, stop strings
+    and stop tokens may cut an output short of what it must be.
     """
 
     kind: ConstraintKind
