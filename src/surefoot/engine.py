@@ -6,6 +6,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import cached_property
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -18,12 +19,13 @@ from surefoot.loop import Loop, Round
 from surefoot.models.base import Model
 from surefoot.pairing import NGRAM, Loaded, check_loading, open_drafter, open_target
 from surefoot.prompts import Prompt, as_list, check, prepare
-from surefoot.request import Limits, Request
+from surefoot.request import Limits, Matcher, Request
 from surefoot.results import Chunk, Group, Load, Result
 from surefoot.trace import Event
 from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError, VerifyMode, whole
 
 if TYPE_CHECKING:
+    from surefoot.grammar import Grammars
     from surefoot.text import Detokenizer, Tokenizer
 
 MAX_ROWS = 512
@@ -317,6 +319,20 @@ class Engine:
                 other_ms=1000 * other,
                 peak_memory_bytes=peak,
             )
+
+    def _matcher(self, params: SamplingParams) -> Matcher | None:
+        if params.grammar is None:
+            return None
+        return self._grammars.matcher(params.grammar)
+
+    @cached_property
+    def _grammars(self) -> Grammars:
+        from surefoot.grammar import Grammars
+
+        target = self._target
+        if target.tokenizer is None:
+            raise SurefootError("grammar: there is no tokenizer, so tokens can't be told what to spell")
+        return Grammars(target.tokenizer, target.eos_ids, target.model.vocab_size)
 
     def _detokenizer(self) -> Detokenizer | None:
         if self.tokenizer is None:
