@@ -1,0 +1,198 @@
+"""/v1/completions: texts that go on from prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, cast
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from surefoot.results import Choice, Chunk, Result
+from surefoot.server import listings
+from surefoot.server.answers import (
+    Completion,
+    CompletionChoice,
+    ListLogprobs,
+    heading,
+    metrics,
+    usage,
+)
+from surefoot.server.bodies import CompletionBody
+from surefoot.server.fields import ask
+from surefoot.server.generating import (
+    RESPONSES,
+    check_model,
+    check_room,
+    last_event,
+    no_usage,
+    off_loop,
+    respond,
+)
+from surefoot.server.listings import Offsets
+from surefoot.server.service import Service, service
+from surefoot.server.stream import Event, Held
+from surefoot.text import Tokenizer
+
+router = APIRouter()
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """text: as an echo repeats it. as_text: whether it came as text."""
+
+    text: str
+    ids: tuple[int, ...]
+    as_text: bool
+
+
+@router.post("/v1/completions", response_model=Completion, responses=RESPONSES)
+async def complete(
+    body: CompletionBody, request: Request, served: Annotated[Service, Depends(service)]
+) -> Response:
+    """Continues one prompt or several."""
+    check_model(body, served)
+    body.check()
+    size = sum(map(len, body.prompts))
+    prompts = await off_loop(size, lambda: [_prompt(given, body, served.tokenizer) for given in body.prompts])
+    for prompt in prompts:
+        check_room("prompt", prompt.ids, served)
+    asks = [
+        ask(
+            body,
+            served,
+            prompt.ids,
+            max_tokens=body.limit,
+            n=body.generated,
+            logprobs=body.kept_logprobs,
+            prompt_logprobs=body.prompt_lists,
+            grammar=body.constraint,
+        )
+        for prompt in prompts
+    ]
+    shape = Completions(body, served, prompts, [made.params.seed or 0 for made in asks], request)
+    return await respond(request, body, served, asks, shape)
+
+
+def _prompt(given: str | list[int], body: CompletionBody, tokenizer: Tokenizer) -> Prompt:
+    if isinstance(given, str):
+        return Prompt(given, tuple(tokenizer.encode(given, add_special=True)), as_text=True)
+    text = tokenizer.decode(given, skip_special=False) if body.echo else ""
+    return Prompt(text, tuple(given), as_text=False)
+
+
+class Completions:
+    """The answers to one request, whole or in pieces. seeds: of each prompt."""
+
+    def __init__(
+        self,
+        body: CompletionBody,
+        served: Service,
+        prompts: Sequence[Prompt],
+        seeds: Sequence[int],
+        request: Request,
+    ) -> None:
+        self._body, self._tokenizer = body, served.tokenizer
+        self._prompts, self._seeds = prompts, seeds
+        self._heading = heading("cmpl", request.state.request_id, served.names[0])
+        count = body.answers * len(prompts)
+        self._held = [Held() for _ in range(count)]
+        self._offsets = [Offsets(self._tokenizer, self._start(n // body.answers)) for n in range(count)]
+        self._begun = [False] * count
+
+    def whole(self, results: Sequence[Result]) -> Event:
+        choices = [
+            self._choice(place, rank, result, choice)
+            for place, result in enumerate(results)
+            for rank, choice in enumerate(_best(result.choices, self._body.answers))
+        ]
+        more = {"metrics": metrics(results)} if self._body.include_metrics else {}
+        return self._piece(choices, {"usage": usage(results), **more})
+
+    def write(self, place: int, chunk: Chunk) -> Iterator[Event]:
+        index = place * self._body.answers + chunk.choice
+        held = self._held[index]
+        held.add(chunk)
+        if not chunk.text and not chunk.finish_reason:
+            return
+        taken = held.take()
+        choice = CompletionChoice(
+            index=index,
+            text=chunk.text,
+            logprobs=self._lists(taken.tokens, self._offsets[index]),
+            finish_reason=chunk.finish_reason,
+        )
+        if not self._begun[index]:
+            self._begun[index] = True
+            choice["text"] = self._echo(place) + choice["text"]
+            if self._body.return_token_ids:
+                choice["prompt_token_ids"] = list(self._prompts[place].ids)
+        if self._body.return_token_ids:
+            choice["token_ids"] = taken.ids
+        if chunk.finish_reason:
+            choice["seed"] = self._seeds[place]
+        yield self._piece([choice], no_usage(self._body))
+
+    def end(self, results: Sequence[Result]) -> Iterator[Event]:
+        last = last_event(self._body, results)
+        if last is not None:
+            yield self._piece([], last)
+
+    def _piece(self, choices: list[CompletionChoice], more: Mapping[str, Any]) -> Event:
+        return {**self._heading, "object": "text_completion", "choices": choices, **more}
+
+    def _choice(self, place: int, rank: int, result: Result, choice: Choice) -> CompletionChoice:
+        body, prompt = self._body, self._prompts[place]
+        tokens = list(zip(choice.token_ids, choice.logprobs or (), strict=False))
+        lists = self._lists(tokens, Offsets(self._tokenizer, self._start(place)))
+        if lists and body.echo:
+            lists = _joined(self._prompt_lists(prompt, result), lists)
+        found = CompletionChoice(
+            index=place * body.answers + rank,
+            text=self._echo(place) + choice.text,
+            logprobs=lists,
+            finish_reason=choice.finish_reason,
+            seed=self._seeds[place],
+        )
+        if body.return_token_ids:
+            found["token_ids"] = list(choice.token_ids)
+            found["prompt_token_ids"] = list(prompt.ids)
+        if body.prompt_logprobs is not None:
+            listed = result.prompt_logprobs or ()
+            found["prompt_logprobs"] = listings.by_id(
+                self._tokenizer, prompt.ids, listed, body.prompt_logprobs
+            )
+        return found
+
+    def _lists(self, tokens: Sequence[listings.Token], offsets: Offsets) -> ListLogprobs | None:
+        if self._body.logprobs is None:
+            return None
+        return listings.lists(self._tokenizer, tokens, offsets.take(token for token, _ in tokens))
+
+    def _prompt_lists(self, prompt: Prompt, result: Result) -> ListLogprobs:
+        offsets = listings.prompt_offsets(self._tokenizer, prompt.text, prompt.ids, prompt.as_text)
+        listed = result.prompt_logprobs or ()
+        return listings.prompt_lists(self._tokenizer, prompt.ids, listed, self._body.logprobs or 0, offsets)
+
+    def _echo(self, place: int) -> str:
+        return self._prompts[place].text if self._body.echo else ""
+
+    def _start(self, place: int) -> int:
+        return len(self._echo(place))
+
+
+def _best(choices: Sequence[Choice], count: int) -> list[Choice]:
+    """All, or the best of them, the best first; of equals the one that was asked for first."""
+    if len(choices) == count:
+        return list(choices)
+    return sorted(choices, key=_mean_logprob, reverse=True)[:count]
+
+
+def _mean_logprob(choice: Choice) -> float:
+    listed = choice.logprobs or ()
+    return sum(place.chosen for place in listed) / len(listed)
+
+
+def _joined(first: ListLogprobs, second: ListLogprobs) -> ListLogprobs:
+    joined = {name: values + cast("dict[str, Any]", second)[name] for name, values in first.items()}
+    return cast(ListLogprobs, joined)
