@@ -63,10 +63,7 @@ def _json_schema(source: str) -> str:
         if not schema:
             raise SurefootError("grammar: the schema is false, which nothing satisfies")
         schema = {}
-    try:
-        _check_schema(schema, "the schema")
-    except RecursionError:
-        raise SurefootError("grammar: the schema is nested too deeply") from None
+    check_schema(schema)
     return _json(schema)
 
 
@@ -101,9 +98,16 @@ def _parsed(source: str) -> Any:
         raise SurefootError("grammar: the source is nested too deeply") from None
 
 
+def check_schema(schema: object, where: str = "the schema") -> None:
+    """Raises SurefootError for a JSON schema nested too deeply, or with a keyword that llguidance would
+    pass over in silence; it names those that it knows and can't enforce by itself."""
+    try:
+        _check_schema(schema, where)
+    except RecursionError:
+        raise SurefootError(f"grammar: {where} is nested too deeply") from None
+
+
 def _check_schema(schema: object, where: str) -> None:
-    """Raises SurefootError for a keyword that llguidance would pass over in silence; it names those that it
-    knows and can't enforce by itself."""
     if isinstance(schema, bool):
         return
     if not isinstance(schema, dict):

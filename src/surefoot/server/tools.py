@@ -1,0 +1,187 @@
+"""Tools: their calls parsed out of a stream of text, and the grammar of an answer that must be such calls.
+
+A call is written as the models of the catalogue are told to by their templates, or were trained to:
+
+    <tool_call>
+    {"name": "get_weather", "arguments": {"city": "Oslo"}}
+    </tool_call>
+
+with any text around, with a list of such objects between the tags (SmolLM2), or with several objects. The
+closing tag may be missing at the end of a message. Beside that, a message that consists of such objects and
+nothing else, bare or in Markdown's fences, is calls too: Qwen2.5-Coder writes them so, and hardly ever with
+tags. Everything else is text: objects with other members, broken ones, and calls of tools that the request
+didn't give.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from surefoot.constraints import check_schema
+from surefoot.server.calls import Call, may_be_calls, read_calls, read_message
+from surefoot.types import Constraint
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+_WHITE: Final = " \t\r\n"
+_PIECE: Final = re.compile(rf'\\.|"|{CLOSE}|<|[^\\"<]+', re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More of an answer's text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class CallDelta:
+    """A call, whole: it is shown when it is complete. index: which of an answer's calls, from 0 on.
+    arguments: a JSON object, to the letter as the model wrote it."""
+
+    index: int
+    name: str
+    arguments: str
+
+
+Delta = TextDelta | CallDelta
+
+
+class ToolParser:
+    """Text and calls, out of an answer that comes in pieces.
+
+    However it is cut into pieces, the deltas add up to the same text and the same calls. The text and the
+    calls account for every character of the answer; only white space right before or behind a call is part
+    of neither. names: of the tools that may be called.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = frozenset(names)
+        self._held = ""  # no verdict yet
+        self._space = ""  # white space that ends the text so far, and is text only if more comes
+        self._deltas: list[Delta] = []
+        self._calls = 0
+        self._behind_call = False
+        self._bare: bool | None = None  # whether the message may be nothing but calls; None: not known yet
+        self._begin_call()
+
+    def push(self, text: str) -> list[Delta]:
+        """The next piece of the answer. Returns what it settles."""
+        self._held += text
+        if self._bare is None:
+            self._bare = may_be_calls(self._held, self._names)
+        if self._bare is False:
+            self._read(final=False)
+        return self._taken()
+
+    def finish(self) -> list[Delta]:
+        """The end of the answer. Returns what was held back."""
+        calls = read_message(self._held, self._names) if self._bare is not False else []
+        if calls:
+            self._call(calls)
+        else:
+            self._read(final=True)
+            if not self._behind_call:
+                self._show(self._space)
+        return self._taken()
+
+    def _taken(self) -> list[Delta]:
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    def _read(self, final: bool) -> None:
+        while (place := self._held.find(OPEN)) >= 0:
+            self._text(place)
+            if not self._read_call(final):
+                return
+        self._text(len(self._held) - (0 if final else _overlap(self._held, OPEN)))
+
+    def _read_call(self, final: bool) -> bool:
+        """Takes the call, or what only looks like one, that begins what is held; False when its end isn't
+        there yet."""
+        inside = self._held[len(OPEN) :].lstrip(_WHITE)
+        end = self._closed_at() if inside[:1] in ("{", "[") else None
+        if end is None and not final and (not inside or inside[0] in "{["):
+            return False
+        body = self._held[len(OPEN) : end]
+        calls = read_calls(body, self._names)
+        if calls:
+            self._call(calls)
+            self._held = "" if end is None else self._held[end + len(CLOSE) :]
+        else:
+            self._text(len(OPEN))
+        self._begin_call()
+        return True
+
+    def _begin_call(self) -> None:
+        self._scanned, self._quoted = len(OPEN), False
+
+    def _closed_at(self) -> int | None:
+        """Where the first closing tag stands that is in no string of JSON. Looks at nothing twice."""
+        for piece in _PIECE.finditer(self._held, self._scanned):
+            if piece[0] == "<" and CLOSE.startswith(self._held[piece.start() :]):
+                return None  # perhaps half a tag
+            if piece[0] == CLOSE and not self._quoted:
+                return piece.start()
+            self._quoted ^= piece[0] == '"'
+            self._scanned = piece.end()
+        return None
+
+    def _text(self, length: int) -> None:
+        """Takes so many characters of what is held as text."""
+        text, self._held = self._space + self._held[:length], self._held[length:]
+        shown = text.rstrip(_WHITE)
+        self._space = text[len(shown) :]
+        if shown:
+            self._show(shown.lstrip(_WHITE) if self._behind_call else shown)
+            self._behind_call = False
+
+    def _show(self, text: str) -> None:
+        if text:
+            self._deltas.append(TextDelta(text))
+
+    def _call(self, calls: list[Call]) -> None:
+        for call in calls:
+            self._deltas.append(CallDelta(self._calls, call.name, call.arguments))
+            self._calls += 1
+        self._space, self._behind_call = "", True
+
+
+def _overlap(text: str, tag: str) -> int:
+    """How many of the last characters of a text may begin a tag."""
+    return next(size for size in range(len(tag) - 1, -1, -1) if text.endswith(tag[:size]))
+
+
+def tool_constraint(tools: Mapping[str, Mapping[str, Any] | None], *, parallel: bool = True) -> Constraint:
+    """An answer that is calls of some tools and nothing else, one or more of them.
+
+    tools: the JSON schema of the arguments by name; None: there are none. parallel: False for one call
+    exactly. The JSON is spelled as templates spell it, on one line with a space after commas and colons, so
+    that no model loses its way in white space. `ToolParser` reads all that it admits.
+
+    Raises SurefootError for a schema that could not be held to.
+    """
+    names = list(tools)
+    lines = [
+        "start: call" + (r' ("\n" call)*' if parallel else ""),
+        rf'call: "{OPEN}\n" ({" | ".join(f"call_{i}" for i in range(len(names)))}) "\n{CLOSE}"',
+    ]
+    for place, name in enumerate(names):
+        head = json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ')
+        lines.append(f'call_{place}: {head} %json {_schema(name, tools[name])} "}}"')
+    return Constraint("lark", "\n".join(lines) + "\n")
+
+
+def _schema(name: str, schema: Mapping[str, Any] | None) -> str:
+    said = dict(_NO_ARGUMENTS if schema is None else schema)
+    said.pop("$schema", None)  # all schemas are read as the latest draft's
+    check_schema(said, f"the schema of {name}")
+    return json.dumps({**said, "x-guidance": _SPELLING})
+
+
+_NO_ARGUMENTS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
+_SPELLING: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
