@@ -45,15 +45,22 @@ def toy_model() -> ToyModel:
     return ToyModel(prose, VOCAB_SIZE, max_length=CONTEXT, eos_token_ids=(IM_END,))
 
 
-def byte_tokenizer(template: str | None = TEMPLATE) -> Tokenizer:
-    """One token per byte, whose value is its id, and two special ones for turns."""
+def byte_tokenizer(template: str | None = TEMPLATE, prefix: tuple[int, ...] = ()) -> Tokenizer:
+    """One token per byte, whose value is its id, and two special ones for turns. prefix: before any text."""
     backend = Backend(BPE({letter: byte for byte, letter in enumerate(_byte_letters())}, []))
     backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     backend.decoder = decoders.ByteLevel()
     specials = ("<|im_start|>", "<|im_end|>")
     backend.add_special_tokens([AddedToken(text, normalized=False, special=True) for text in specials])
     return Tokenizer(
-        TokenizerParts(backend, "bytes", eos_ids=(IM_END,), template=template, eos_text="<|im_end|>")
+        TokenizerParts(
+            backend,
+            "bytes",
+            prefix=prefix,
+            eos_ids=(IM_END,),
+            template=template,
+            eos_text="<|im_end|>",
+        )
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -58,5 +59,5 @@ def api_error(error: Exception) -> ApiError:
 def invalid(message: str) -> ApiError:
     """A bad request. message: "field: what is wrong with it", as every SurefootError has it."""
     field, colon, _ = message.partition(":")
-    named = colon and field.replace("_", "").replace(".", "").isalnum()
+    named = colon and re.fullmatch(r"[\w.\[\]]+", field)
     return ApiError(400, "invalid_request_error", message, param=field if named else None)

@@ -72,12 +72,21 @@ def note_usage(request: Request, results: Sequence[Result]) -> None:
     note(request, prompt_tokens=used["prompt_tokens"], completion_tokens=used["completion_tokens"])
 
 
-def check_model(body: Shared, served: Service) -> None:
+class Addressed(Protocol):
+    """A body that may name a model."""
+
+    model: str | None
+
+
+def check_model(body: Addressed, served: Service) -> None:
     """Raises ApiError, 404, for a model that isn't served."""
     if body.model is not None and body.model not in served.names:
-        known = ", ".join(served.names)
-        message = f"model: {body.model!r} is unknown; allowed is {known}"
-        raise ApiError(404, "not_found_error", message, param="model")
+        raise unknown_model(body.model, served)
+
+
+def unknown_model(name: str, served: Service) -> ApiError:
+    message = f"model: {name!r} is unknown; allowed is {', '.join(served.names)}"
+    return ApiError(404, "not_found_error", message, param="model")
 
 
 async def off_loop(size: int, make: Callable[[], Made]) -> Made:
