@@ -167,9 +167,10 @@ def test_an_error_of_one_request_spares_the_others() -> None:
         "position 2: every token is banned, so none can be chosen"
     ]
     assert [chunk.request for chunk in chunks if chunk.result] == [good]
-    assert not len(model.cache)
     with pytest.raises(SurefootError, match="every token is banned"):
         engine.generate([1, 0], SamplingParams(stop_token_ids=(0,), min_tokens=2, max_tokens=9))
+    engine.close()
+    assert not len(model.cache)
 
 
 def test_n_choices_may_outnumber_the_requests_in_flight() -> None:

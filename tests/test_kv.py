@@ -72,13 +72,14 @@ def test_every_history_holds_what_plain_lists_would(operations: list[tuple[str, 
             cache.free(seq)
             del lists[seq]
         assert {s: held(cache, s) for s in lists} == lists
+        cache.check()
         assert all(cache.length(s) == len(rows) for s, rows in lists.items())
 
 
 def writes_to_another(cache: PagedCache, seq: int, base: int, rows: int) -> bool:
     """Whether another sequence holds a page that `rows` rows from `base` on lie in."""
     own = {slot // PAGE for slot in cache.slots(seq)[base : base + rows]}
-    return any(own & set(cache._sequences[other].pages) for other in cache._sequences if other != seq)
+    return any(cache._table.pool.is_shared(page) for page in own)
 
 
 def test_rows_are_not_moved_into_a_shared_page() -> None:

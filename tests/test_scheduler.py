@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from surefoot.scheduler import Scheduler, Slot
+from surefoot.scheduler import Limits, Scheduler, Slot
 
 
 @dataclass(eq=False)
@@ -16,6 +16,29 @@ class Fake:
     name: str
     prompt_left: int = 0
     draft: int = 0
+    every_row: bool = False
+
+
+class Endless:
+    """Room for everyone."""
+
+    def begin_round(self) -> None:
+        pass
+
+    def admit(self, job: Fake) -> bool:
+        return True
+
+    def reserve(self, job: Fake, rows: int) -> bool:
+        return True
+
+    def give_up(self, job: Fake) -> None:
+        raise AssertionError(f"{job.name} was preempted")
+
+
+def scheduling(
+    max_requests: int, max_rows: int, prompt_rows: int = 99, logit_rows: int = 99
+) -> Scheduler[Fake]:
+    return Scheduler(Limits(max_requests, max_rows, prompt_rows, logit_rows), Endless())
 
 
 def plan(scheduler: Scheduler[Fake]) -> list[tuple[str, int, int]]:
@@ -31,7 +54,7 @@ def run(scheduler: Scheduler[Fake]) -> list[Slot[Fake]]:
 
 
 def test_a_prompt_is_computed_in_chunks_and_drafts_come_after_the_last_one() -> None:
-    scheduler: Scheduler[Fake] = Scheduler(max_requests=4, max_rows=4)
+    scheduler = scheduling(max_requests=4, max_rows=4)
     scheduler.add(Fake("a", prompt_left=9, draft=3))
     assert [plan(scheduler) for _ in range(4)] == [
         [("a", 4, 0)],
@@ -42,14 +65,15 @@ def test_a_prompt_is_computed_in_chunks_and_drafts_come_after_the_last_one() -> 
 
 
 def test_decoding_comes_first_and_prompts_fill_what_is_left() -> None:
-    scheduler: Scheduler[Fake] = Scheduler(max_requests=4, max_rows=10)
-    for job in (Fake("long", prompt_left=20), Fake("next", prompt_left=2), Fake("decoding", draft=3)):
-        scheduler.add(job)
+    scheduler = scheduling(max_requests=4, max_rows=10)
+    scheduler.add(Fake("decoding", draft=3))
+    assert plan(scheduler) == [("decoding", 0, 3)]
+    scheduler.add(Fake("long", prompt_left=20), Fake("next", prompt_left=2))
     assert plan(scheduler) == [("decoding", 0, 3), ("long", 6, 0)]
 
 
 def test_requests_beyond_the_limit_wait_their_turn() -> None:
-    scheduler: Scheduler[Fake] = Scheduler(max_requests=2, max_rows=10)
+    scheduler = scheduling(max_requests=2, max_rows=10)
     jobs = [Fake(name) for name in "abc"]
     for job in jobs:
         scheduler.add(job)
@@ -62,9 +86,10 @@ def test_requests_beyond_the_limit_wait_their_turn() -> None:
 
 
 def test_a_draft_is_never_trimmed_to_the_load_and_who_waited_goes_first() -> None:
-    scheduler: Scheduler[Fake] = Scheduler(max_requests=8, max_rows=10)
+    scheduler = scheduling(max_requests=8, max_rows=10)
     for name in "abc":
-        scheduler.add(Fake(name, draft=4))
+        scheduler.add(Fake(name, prompt_left=1, draft=4))
+    assert plan(scheduler) == [("a", 1, 0), ("b", 1, 0), ("c", 1, 0)]
     assert plan(scheduler) == [("a", 0, 4), ("b", 0, 4)]
     assert plan(scheduler) == [("c", 0, 4), ("a", 0, 4)]
     assert plan(scheduler) == [("b", 0, 4), ("c", 0, 4)]
@@ -72,8 +97,8 @@ def test_a_draft_is_never_trimmed_to_the_load_and_who_waited_goes_first() -> Non
 
 @pytest.mark.parametrize("max_rows", [5, 7, 16])
 def test_nobody_starves_beside_larger_or_smaller_drafts(max_rows: int) -> None:
-    scheduler: Scheduler[Fake] = Scheduler(max_requests=6, max_rows=max_rows)
-    jobs = [Fake(str(i), draft=i % 5) for i in range(6)]
+    scheduler = scheduling(max_requests=6, max_rows=max_rows)
+    jobs = [Fake(str(i), prompt_left=1, draft=i % 5) for i in range(6)]
     for job in jobs:
         scheduler.add(job)
     turns = [slot.job.name for _ in range(60) for slot in run(scheduler)]
@@ -88,7 +113,7 @@ def test_nobody_starves_beside_larger_or_smaller_drafts(max_rows: int) -> None:
 def test_a_round_keeps_its_limits_and_is_never_empty(
     jobs: list[tuple[int, int]], max_rows: int, max_requests: int
 ) -> None:
-    scheduler: Scheduler[Fake] = Scheduler(max_requests, max_rows)
+    scheduler = scheduling(max_requests, max_rows)
     for i, (prompt, draft) in enumerate(jobs):
         scheduler.add(Fake(str(i), prompt, draft))
     for _ in range(20):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import TracebackType
@@ -14,23 +13,26 @@ from typing import TYPE_CHECKING, ClassVar
 
 from surefoot import trace as tracing
 from surefoot.drafters.base import Drafter
+from surefoot.events import events_of
+from surefoot.intake import Intake
 from surefoot.lookahead import Fixed
-from surefoot.loop import Loop, Round
+from surefoot.loop import Loop, Outcome
+from surefoot.memory import divide
 from surefoot.models.base import Model
-from surefoot.pairing import NGRAM, Loaded, check_loading, open_drafter, open_target
+from surefoot.pairing import NGRAM, Loaded, caches_of, check_loading, open_drafter, open_target
 from surefoot.prompts import Prompt, as_list, check, prepare
-from surefoot.request import Limits, Matcher, Request
+from surefoot.request import Request
 from surefoot.results import Chunk, Group, Load, Result
+from surefoot.scheduler import Slot
 from surefoot.trace import Event
 from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError, VerifyMode, whole
 
 if TYPE_CHECKING:
-    from surefoot.grammar import Grammars
-    from surefoot.text import Detokenizer, Tokenizer
+    from surefoot.text import Tokenizer
 
 MAX_ROWS = 512
 
-_sequence_numbers = count()  # of the process: engines may share a model, and so its cache
+NO_PAGES = "kv_memory: the model's cache has no room left for this request; other engines hold it"
 
 
 def lookahead(draft: object, draft_tokens: int | None, max_rows: int = MAX_ROWS) -> Fixed:
@@ -56,9 +58,15 @@ class Engine:
     "coupled" gives each seed the tokens of plain decoding; "rejection" and "block" only the distribution,
     with fresh noise in each round.
     precision, threads: as for `load_model`, of what is given by name; refused where nothing is.
-    max_rows: of a pass. max_requests: in flight at once, choices counted singly; the rest wait. trace: a
-    file to write, or a function to call, for every event.
+    max_rows: of a pass. prompt_rows: of these, rows of prompts while others decode, so that a long prompt
+    holds nobody up. max_requests: in flight at once, choices counted singly; the rest wait.
+    kv_memory: bytes for the keys and values of target and draft model together; None for as many as are
+    needed. When they don't suffice the youngest request is preempted: it goes on later, with the same tokens.
+    prefix_cache: whether a request may begin with what another one computed; what ended requests leave takes
+    room that nobody else needs.
+    trace: a file to write, or a function to call, for every event.
 
+    Engines that share a model share its cache, and so the `kv_memory` that was given last.
     One thread at a time. Raises SurefootError for settings, files and requests that can't be served.
     """
 
@@ -76,6 +84,9 @@ class Engine:
         threads: int | None = None,
         max_rows: int = MAX_ROWS,
         max_requests: int = 32,
+        prompt_rows: int = 64,
+        kv_memory: int | None = None,
+        prefix_cache: bool = True,
         trace: str | Path | Callable[[Event], None] | None = None,
     ) -> None:
         if verify not in VERIFY_MODES:
@@ -85,13 +96,25 @@ class Engine:
         check_loading(model, draft, precision, threads)
         self._target = open_target(model, tokenizer, precision, threads)
         drafter = open_drafter(draft, self._target, precision, threads)
+        held = divide(kv_memory, caches_of(self._target, drafter, kv_memory))
+        longest = self._target.model.max_length
+        self._max_length = longest if held is None else min(longest, held)
+        self._max_draft_tokens = max_rows - 1 if drafter else 0
+        self._reuse = prefix_cache
         self._loop = self.loop_type(
-            self._target.model, drafter, controller, verify, max_requests=max_requests, max_rows=max_rows
+            self._target.model,
+            drafter,
+            controller,
+            verify,
+            max_requests=max_requests,
+            max_rows=max_rows,
+            prompt_rows=whole("prompt_rows", prompt_rows, 1),
+            prefix_cache=prefix_cache,
         )
         self._groups: dict[int, Group] = {}
         self._inboxes: dict[int, deque[Chunk]] = {}
         self._ready: list[Chunk] = []
-        self._numbers, self._rounds = count(), count()
+        self._intake, self._rounds = Intake(self._target, self._max_length), count()
         self._closed = False
         self._clock_began = time.perf_counter()
         self._writer = tracing.Writer(trace) if isinstance(trace, str | Path) else None
@@ -111,9 +134,20 @@ class Engine:
         return self._max_requests
 
     @property
+    def max_length(self) -> int:
+        """Of prompt and output together, in tokens: what model and memory allow."""
+        return self._max_length
+
+    @property
+    def max_draft_tokens(self) -> int:
+        """The longest draft that a request may ask for; 0 without a drafter."""
+        return self._max_draft_tokens
+
+    @property
     def load(self) -> Load:
         """What is in flight, and what it takes."""
-        return self._loop.load
+        load = self._loop.load
+        return replace(load, waiting=load.waiting + sum(group.held_back for group in self._groups.values()))
 
     def generate(
         self,
@@ -173,32 +207,19 @@ class Engine:
             params = SamplingParams()
         if not isinstance(params, SamplingParams):
             raise SurefootError(f"params: {type(params).__name__} given; it is a SamplingParams, or None")
-        target = self._target
-        prepared = prepare(prompt, params, target.tokenizer, chat=chat)
-        check(prepared.ids, params, target.vocab_limit, target.model.max_length)
-        limits = Limits(target.model.max_length, target.eos_ids, target.vocab_limit, prepared.bad_words)
-        number = next(self._numbers)
-        seed = secrets.randbits(63) if params.seed is None else params.seed
-        arrived = self._since(time.perf_counter())
-        choices = [
-            Request(
-                next(_sequence_numbers),
-                number,
-                choice,
-                prepared.ids,
-                params,
-                limits,
-                seed=seed,
-                arrived=arrived,
-                detokenizer=self._detokenizer(),
-                draft_tokens=draft_tokens,
-            )
-            for choice in range(params.n)
-        ]
-        self._groups[number] = Group(prepared.text, choices)
-        for request in choices:
+        if draft_tokens is not None:
+            draft_tokens = whole("draft_tokens", draft_tokens, 0, self._max_draft_tokens)
+        prepared = prepare(prompt, params, self.tokenizer, chat=chat)
+        check(prepared.ids, params, self._target.vocab_limit, self._max_length)
+        arrived = time.perf_counter() - self._clock_began
+        choices = self._intake.choices(prepared, params, arrived=arrived, draft_tokens=draft_tokens)
+        # The others begin with the first one's prompt, or need to know its log-probabilities.
+        apart = self._reuse or params.prompt_logprobs is not None
+        group = Group(prepared.text, choices, choices[1:] if apart else ())
+        self._groups[choices[0].number] = group
+        for request in choices[:1] if apart else choices:
             self._loop.add(request)
-        return number
+        return choices[0].number
 
     @property
     def has_work(self) -> bool:
@@ -208,22 +229,32 @@ class Engine:
     def step(self) -> list[Chunk]:
         """One round for whoever is in flight: what it added to each request.
 
-        A request that can't go on ends with a chunk bearing the error. Anything else that goes wrong,
-        Ctrl-C included, drops the requests of the round and is raised; the engine stays usable.
+        A request that can't go on, whatever the reason, ends with a chunk bearing the exception. None is
+        raised but those that are no `Exception`, Ctrl-C being one: the requests of the round are dropped
+        then, and the engine stays usable.
         """
-        slots = self._loop.schedule()
+        slots: list[Slot[Request]] = []
         try:
+            slots = self._loop.schedule()
             if slots:
-                self._absorb(self._loop.run(slots))
+                self._run(slots)
+            elif oldest := self._loop.oldest:
+                self._fail(oldest, SurefootError(NO_PAGES))
+        except Exception as error:  # of no request's own, so nothing is known of any
+            for group in [*self._groups.values()]:
+                self._drop(group.choices)
+                self._fail(group.choices[0], error)
         except BaseException:
             for slot in slots:
-                self.abort(slot.job.number)
+                dropped = self._groups.pop(slot.job.number, None)
+                self._drop(dropped.choices if dropped else ())
             raise
         ready, self._ready = self._ready, []
         return ready
 
     def abort(self, number: int) -> None:
-        """Drops a request and all it holds; nothing happens when it is unknown or finished."""
+        """Drops a request and all it holds; nothing happens when it is unknown or finished. What it computed
+        may serve others."""
         group = self._groups.pop(number, None)
         for request in group.choices if group else ():
             self._loop.release(request)
@@ -233,6 +264,7 @@ class Engine:
         self._closed = True
         for number in list(self._groups):
             self.abort(number)
+        self._loop.close()
         if self._writer:
             self._writer.close()
 
@@ -270,76 +302,37 @@ class Engine:
         self.abort(number)
         self._inboxes.pop(number, None)
 
-    def _absorb(self, round_: Round) -> None:
+    def _run(self, slots: Sequence[Slot[Request]]) -> None:
         """Turns a round into events and chunks."""
-        events = list(self._events(round_))
-        for outcome, event in zip(round_.outcomes, events, strict=True):
-            request = outcome.slot.job
-            group = self._groups.get(request.number)
-            if group is None:  # another choice of it failed in this very round
-                continue
-            if self._record:
-                self._record(event)
-            group.events.append(event)
-            if outcome.error:
-                self.abort(request.number)
-                self._ready.append(
-                    Chunk(request.number, request.choice, text="", token_ids=(), error=outcome.error)
-                )
-            elif outcome.emitted:
-                self._ready.append(group.chunk(request.choice, outcome.emitted, outcome.logprobs))
-                if self._ready[-1].result:
-                    del self._groups[request.number]
+        for round_ in self._loop.run(slots):
+            events = events_of(round_, next(self._rounds), self._clock_began)
+            for outcome, event in zip(round_.outcomes, events, strict=True):
+                request = outcome.slot.job
+                group = self._groups.get(request.number)
+                if group is None:  # another choice of it failed in this very round
+                    continue
+                try:
+                    self._absorb(outcome, event, group)
+                except Exception as error:  # the trace can't be written
+                    self._fail(request, error)
 
-    def _events(self, round_: Round) -> Iterator[Event]:
-        number, peak = next(self._rounds), tracing.peak_memory_bytes()
-        other = round_.ended - round_.began - round_.drafting - round_.verifying
-        for outcome in round_.outcomes:
-            request, draft, verdict = outcome.slot.job, outcome.draft, outcome.verdict
-            yield Event(
-                round=number,
-                request=request.number,
-                choice=request.choice,
-                arrived=request.arrived,
-                began=self._since(round_.began),
-                ended=self._since(round_.ended),
-                prompt_rows=outcome.slot.prompt_rows,
-                rows=outcome.slot.prompt_rows or 1 + len(draft.tokens),
-                draft_tokens=draft.tokens,
-                parents=draft.parents,
-                source=draft.source,
-                tested=verdict.tested if verdict else 0,
-                path=verdict.path if verdict else (),
-                next_token=verdict.next_token if verdict else None,
-                bonus=verdict is not None and verdict.bonus,
-                emitted=outcome.emitted,
-                finish_reason=request.finish_reason,
-                draft_ms=1000 * round_.drafting,
-                verify_ms=1000 * round_.verifying,
-                other_ms=1000 * other,
-                peak_memory_bytes=peak,
-            )
+    def _absorb(self, outcome: Outcome, event: Event, group: Group) -> None:
+        request = outcome.slot.job
+        if self._record:
+            self._record(event)
+        group.events.append(event)
+        if outcome.error:
+            self._fail(request, outcome.error)
+        elif outcome.emitted:
+            self._loop.add_first(*group.let_go())
+            self._ready.append(group.chunk(request.choice, outcome.emitted, outcome.logprobs))
+            if self._ready[-1].result:
+                del self._groups[request.number]
 
-    def _matcher(self, params: SamplingParams) -> Matcher | None:
-        if params.grammar is None:
-            return None
-        return self._grammars.matcher(params.grammar)
+    def _fail(self, request: Request, error: Exception) -> None:
+        self.abort(request.number)
+        self._ready.append(Chunk(request.number, request.choice, text="", token_ids=(), error=error))
 
-    @cached_property
-    def _grammars(self) -> Grammars:
-        from surefoot.grammar import Grammars
-
-        target = self._target
-        if target.tokenizer is None:
-            raise SurefootError("grammar: there is no tokenizer, so tokens can't be told what to spell")
-        return Grammars(target.tokenizer, target.eos_ids, target.model.vocab_size)
-
-    def _detokenizer(self) -> Detokenizer | None:
-        if self.tokenizer is None:
-            return None
-        from surefoot.text import Detokenizer
-
-        return Detokenizer(self.tokenizer, continues=True)
-
-    def _since(self, moment: float) -> float:
-        return moment - self._clock_began
+    def _drop(self, requests: Iterable[Request]) -> None:
+        for request in requests:
+            self._loop.drop(request)

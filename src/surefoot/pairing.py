@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from surefoot.drafters.base import Drafter
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
-from surefoot.models.base import Model
+from surefoot.models.base import Cache, Model
 from surefoot.types import SurefootError
 
 if TYPE_CHECKING:
@@ -108,6 +108,20 @@ def open_drafter(
 
         same_tokenizer(target.tokenizer, draft.tokenizer)
     return ModelDrafter(draft.model, name=draft.name)
+
+
+def caches_of(target: Target, drafter: Drafter | None, kv_memory: int | None) -> list[Cache]:
+    """The caches that share some memory: the target's, and a draft model's. Raises SurefootError when both
+    are the same, so that it can't be shared out."""
+    caches = [target.model.cache]
+    if isinstance(drafter, ModelDrafter):
+        caches.append(drafter.model.cache)
+        if caches[0] is caches[1] and kv_memory is not None:
+            raise SurefootError(
+                f"kv_memory: {kv_memory} was given, but target and draft are one model, which has one cache; "
+                "load the draft apart"
+            )
+    return caches
 
 
 def _load(name: str | Path, precision: str, threads: int | None) -> Loaded:

@@ -52,14 +52,18 @@ class Request:
     """The state of one choice.
 
     Between rounds `num_computed` tokens are in the target's cache: a growing part of the prompt, then all
-    but the last token. Tokens are appended one at a time, after verification; the first that ends the
+    but the last token. A request that was preempted has none, and computes all but its last token anew
+    before it goes on. Tokens are appended one at a time, after verification; the first that ends the
     request sets `finish_reason`, and nothing may follow it. That boundary is the only one: text, ids,
     logprobs and usage all end there.
 
     seq: its number in the caches. number, choice: which request, and which of its n. seed: with the choice,
     the root of all its noise. arrived: on the engine's clock, seconds. detokenizer: None where tokens stay
     tokens. logprobs: of the output so far, when they were asked for. grammar: None where anything goes.
-    draft_tokens: the most to draft in a round, None to leave that to the engine.
+    draft_tokens: the most to draft in a round, None to leave that to the engine. source: another choice of
+    the same request, whose prompt may be shared while it runs. prompt_logprobs: of the prompt's tokens but
+    the first, as far as they are computed. cached_tokens: of the prompt, those that others had computed when
+    it began. preemptions: so far.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class Request:
         detokenizer: Detokenizer | None = None,
         grammar: Matcher | None = None,
         draft_tokens: int | None = None,
+        source: Request | None = None,
     ) -> None:
         self.seq, self.number, self.choice = seq, number, choice
         self.params, self.seed, self.arrived = params, seed, arrived
@@ -84,9 +89,10 @@ class Request:
         self.tokens = list(prompt)
         self.logprobs: list[TopLogprobs] = []
         self.text = ""
-        self.grammar, self.draft_tokens = grammar, draft_tokens
-        self.num_computed = 0
-        self.started = False
+        self.prompt_logprobs: list[TopLogprobs] = []
+        self.grammar, self.draft_tokens, self.source = grammar, draft_tokens, source
+        self.num_computed = self.cached_tokens = self.preemptions = 0
+        self.started = False  # the drafter knows it
         self.finish_reason: FinishReason | None = None
         self._limits = limits
         self._detokenizer = detokenizer
@@ -103,8 +109,34 @@ class Request:
 
     @property
     def prompt_left(self) -> int:
-        """Prompt tokens not computed yet."""
-        return max(0, len(self.prompt) - self.num_computed)
+        """Tokens to compute before a draft can follow the last one; 0 once it decodes."""
+        return self._context - self.num_computed
+
+    @property
+    def every_row(self) -> bool:
+        """Whether the logits of all prompt rows are wanted: by one choice, for all."""
+        return self.params.prompt_logprobs is not None and self.choice == 0 and not self.output
+
+    @property
+    def shareable(self) -> int:
+        """The most rows that others may have computed for it. The row that its next token is chosen from is
+        its own to compute."""
+        return 0 if self.every_row else len(self.tokens) - 1
+
+    @property
+    def _context(self) -> int:
+        return len(self.tokens) - bool(self.output)
+
+    def admit(self, rows: int) -> None:
+        """It has a place in the cache, with so many rows in it."""
+        self.num_computed = rows
+        if not self.output and not self.preemptions:
+            self.cached_tokens = rows
+
+    def preempt(self) -> None:
+        """It has no place in the cache any more."""
+        self.num_computed = 0
+        self.preemptions += 1
 
     @property
     def remaining(self) -> int:

@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from surefoot.request import Request
 from surefoot.sampling import TopLogprobs
 from surefoot.trace import Event, Stats, stats
-from surefoot.types import FinishReason, SurefootError, Usage
+from surefoot.types import FinishReason, Usage
+
+PromptLogprobs = tuple[TopLogprobs | None, ...]
+"""One per prompt token; None for the first, which nothing comes before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,8 @@ class Choice:
 class Result:
     """A finished request. seed: the one given, or the one that was drawn; giving it again repeats the
     tokens. prompt_token_ids: as the model saw them. text, token_ids, finish_reason, logprobs: of the first
-    choice. usage: of all choices, the prompt counted once."""
+    choice. usage: of all choices, the prompt counted once. prompt_logprobs: one per token of the prompt, when
+    they were asked for; None first, for the first token follows nothing."""
 
     prompt: str | None
     prompt_token_ids: tuple[int, ...]
@@ -35,6 +39,7 @@ class Result:
     seed: int
     usage: Usage
     stats: Stats
+    prompt_logprobs: tuple[TopLogprobs | None, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -59,7 +64,8 @@ class Chunk:
 
     text: new text that nothing can take back; it may lag behind token_ids while a character is incomplete
     or a stop string possible. finish_reason: set in a choice's last chunk. result: set in the last chunk of
-    the whole request. error: set instead when the request failed; no chunk of it follows.
+    the whole request. error: set instead when the request failed; no chunk of it follows. prompt_logprobs:
+    in a choice's first chunk, when they were asked for.
     """
 
     request: int
@@ -69,7 +75,8 @@ class Chunk:
     logprobs: tuple[TopLogprobs, ...] | None = None
     finish_reason: FinishReason | None = None
     result: Result | None = None
-    error: SurefootError | None = None
+    error: Exception | None = None
+    prompt_logprobs: PromptLogprobs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +94,27 @@ class Load:
 
 
 class Group:
-    """The choices of one request while they run. prompt: its text, if it came as text."""
+    """The choices of one request while they run. prompt: its text, if it came as text. held_back: those of
+    its choices that wait for the first one's prompt."""
 
-    def __init__(self, prompt: str | None, choices: Sequence[Request]) -> None:
+    def __init__(
+        self, prompt: str | None, choices: Sequence[Request], held_back: Sequence[Request] = ()
+    ) -> None:
         self.prompt = prompt
-        self.choices = tuple(choices)
+        self.choices, self._held_back = tuple(choices), tuple(held_back)
         self.events: list[Event] = []
         self._shown = [0] * len(choices)
         self._unfinished = len(choices)
+
+    @property
+    def held_back(self) -> int:
+        """Choices that still wait for the first one's prompt."""
+        return len(self._held_back)
+
+    def let_go(self) -> tuple[Request, ...]:
+        """The choices that waited for the first one's prompt."""
+        waited, self._held_back = self._held_back, ()
+        return waited
 
     def chunk(self, choice: int, emitted: tuple[int, ...], logprobs: tuple[TopLogprobs, ...]) -> Chunk:
         """What a round added to a choice; with the result when this is the last chunk of all."""
@@ -110,7 +130,13 @@ class Group:
             logprobs=None if request.params.logprobs is None else logprobs,
             finish_reason=request.finish_reason,
             result=None if self._unfinished else self._result(),
+            prompt_logprobs=self._prompt_logprobs if len(request.output) == len(emitted) else None,
         )
+
+    @property
+    def _prompt_logprobs(self) -> PromptLogprobs | None:
+        first = self.choices[0]
+        return None if first.params.prompt_logprobs is None else (None, *first.prompt_logprobs)
 
     def _result(self) -> Result:
         first = self.choices[0]
@@ -120,8 +146,9 @@ class Group:
             prompt_token_ids=tuple(first.prompt),
             choices=tuple(map(_choice, self.choices)),
             seed=first.seed,
-            usage=Usage(prompt_tokens=len(first.prompt), completion_tokens=completion_tokens),
+            usage=Usage(len(first.prompt), completion_tokens, first.cached_tokens),
             stats=stats(self.events),
+            prompt_logprobs=self._prompt_logprobs,
         )
 
 

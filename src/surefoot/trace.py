@@ -24,7 +24,9 @@ class Event:
 
     round: numbers the engine's passes. request, choice: whose tokens. arrived: when the request came.
     began, ended: the round. prompt_rows: prompt tokens computed; 0 in a round that verifies, which is every
-    round after the prompt. rows: the request's rows in the target's pass.
+    round after the prompt. A request that was preempted computes its output so far anew, which counts as
+    prompt. rows: the request's rows in the target's pass. cached_tokens: in the first event of a choice, the
+    prompt tokens that others had computed. preemptions: of the choice so far.
 
     draft_tokens, parents, source: the draft, as `Draft` has it. path: the accepted ones, by index into the
     draft. tested: as in `Verdict`. next_token: what follows them, *bonus* or recovered; None while the
@@ -57,6 +59,8 @@ class Event:
     verify_ms: float
     other_ms: float
     peak_memory_bytes: int
+    cached_tokens: int = 0
+    preemptions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

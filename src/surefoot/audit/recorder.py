@@ -35,8 +35,9 @@ class Recorder:
         return self._drafter.name
 
     def start(self, seq: int, tokens: Sequence[int]) -> None:
-        self._by_number[seq] = Drafted(tuple(tokens))
-        self._sequences.append(self._by_number[seq])
+        if seq not in self._by_number:  # else it is taken up again, with its output so far
+            self._by_number[seq] = Drafted(tuple(tokens))
+            self._sequences.append(self._by_number[seq])
         self._drafter.start(seq, tokens)
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:

@@ -29,8 +29,8 @@ class Subject:
     engine: Callable[..., Engine] = Engine
 
     def plain(self) -> Engine:
-        """One request at a time, one row at a time."""
-        return Engine(self.model, None, tokenizer=self.tokenizer, max_requests=1)
+        """One request at a time, one row at a time, nothing taken from others."""
+        return Engine(self.model, None, tokenizer=self.tokenizer, max_requests=1, prefix_cache=False)
 
     def speculated(self, drafter: Drafter, *, draft_tokens: int, max_rows: int, max_requests: int) -> Engine:
         return self.engine(

@@ -78,7 +78,7 @@ class Watch(WrappedModel):
 
 
 class _Watched(WrappedCache):
-    """A cache that knows in which order its sequences were started."""
+    """A cache that knows in which order its sequences were started, empty or with another's first rows."""
 
     def __init__(self, cache: Cache) -> None:
         super().__init__(cache)
@@ -86,4 +86,8 @@ class _Watched(WrappedCache):
 
     def add(self, seq: int) -> None:
         super().add(seq)
+        self.started.append(seq)
+
+    def fork(self, seq: int, source: int, length: int) -> None:
+        super().fork(seq, source, length)
         self.started.append(seq)

@@ -39,6 +39,29 @@ class WrappedCache:
     def __init__(self, cache: Cache) -> None:
         self._cache = cache
 
+    @property
+    def page_rows(self) -> int:
+        return self._cache.page_rows
+
+    @property
+    def row_bytes(self) -> int:
+        return self._cache.row_bytes
+
+    def limit(self, pages: int | None) -> None:
+        self._cache.limit(pages)
+
+    def free_pages(self) -> int | None:
+        return self._cache.free_pages()
+
+    def spare_pages(self) -> int:
+        return self._cache.spare_pages()
+
+    def used_pages(self) -> int:
+        return self._cache.used_pages()
+
+    def cost(self, seq: int, rows: int) -> int:
+        return self._cache.cost(seq, rows)
+
     def add(self, seq: int) -> None:
         self._cache.add(seq)
 

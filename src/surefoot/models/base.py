@@ -28,8 +28,38 @@ class Segment:
     parents: Sequence[int] | None = None
 
 
+class CacheFullError(Exception):
+    """More rows than the limit of a cache has pages for. Nothing was changed."""
+
+
 class Cache(Protocol):
-    """Keys and values per sequence. Every call raises KeyError for an unknown sequence."""
+    """Keys and values per sequence, in pages of equal size, which sequences may share. Every call raises
+    KeyError for an unknown sequence."""
+
+    @property
+    def page_rows(self) -> int:
+        """Rows of a page."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes that one row takes, over all layers."""
+
+    def limit(self, pages: int | None) -> None:
+        """Holds the cache to so many pages from now on, None to as many as are needed. Where it holds more
+        already it takes no new ones until enough were given back."""
+
+    def free_pages(self) -> int | None:
+        """Pages that may still be taken; None without a limit."""
+
+    def spare_pages(self) -> int:
+        """Pages that may be taken before the store has to grow."""
+
+    def used_pages(self) -> int:
+        """Pages held by any sequence, one that several share counted once."""
+
+    def cost(self, seq: int, rows: int) -> int:
+        """Pages that `rows` more rows of a sequence would take now, the copy of a half-filled page that
+        it shares included."""
 
     def add(self, seq: int) -> None:
         """Starts an empty sequence. Raises ValueError when it exists."""
@@ -74,6 +104,6 @@ class Model(Protocol):
         """One pass. Appends every row to its sequence's cache and returns the logits of the wanted
         rows, [sum of num_wanted, vocab_size] float32, segment after segment.
 
-        Raises ValueError for an unknown sequence or token, or a row past `max_length`; the cache is
-        then as it was before.
+        Raises ValueError for an unknown sequence or token, or a row past `max_length`, CacheFullError when
+        the rows don't fit; the cache is then as it was before.
         """

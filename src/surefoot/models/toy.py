@@ -15,7 +15,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from surefoot.models.base import Segment
+from surefoot.models.base import CacheFullError, Segment
+from surefoot.models.pages import PageTable
 from surefoot.noise import exponentials, token_key
 from surefoot.tree import ROOT, depths, parents_of, path_to
 
@@ -75,28 +76,47 @@ class _Row(NamedTuple):
 
 
 class ToyCache:
-    """Tokens instead of keys and values, and the contract of `models.base.Cache`, strictly."""
+    """Tokens instead of keys and values, and the contract of `models.base.Cache`, strictly.
 
-    def __init__(self) -> None:
+    page_rows: small, so that short sequences fill several pages. A row counts as one byte.
+    """
+
+    row_bytes = 1
+
+    def __init__(self, page_rows: int = 4) -> None:
+        self.page_rows = page_rows
+        self._table = PageTable(page_rows, num_pages=64)
         self._rows: dict[int, list[_Row]] = {}
 
     def __len__(self) -> int:
         """Sequences held."""
         return len(self._rows)
 
+    def limit(self, pages: int | None) -> None:
+        self._table.limit(pages)
+
+    def free_pages(self) -> int | None:
+        return self._table.free_pages()
+
+    def spare_pages(self) -> int:
+        return self._table.spare_pages()
+
+    def used_pages(self) -> int:
+        return self._table.used_pages()
+
+    def cost(self, seq: int, rows: int) -> int:
+        return self._table.cost(seq, rows)
+
     def add(self, seq: int) -> None:
-        if seq in self._rows:
-            raise ValueError(f"sequence {seq} exists")
+        self._table.add(seq)
         self._rows[seq] = []
 
     def length(self, seq: int) -> int:
         return len(self._rows[seq])
 
     def truncate(self, seq: int, length: int) -> None:
-        rows = self._rows[seq]
-        if not 0 <= length <= len(rows):
-            raise ValueError(f"sequence {seq} holds {len(rows)} rows and can't be truncated to {length}")
-        del rows[length:]
+        self._table.truncate(seq, length)
+        del self._rows[seq][length:]
 
     def keep(self, seq: int, base: int, rows: Sequence[int]) -> None:
         held = self._rows[seq]
@@ -113,18 +133,26 @@ class ToyCache:
                 )
             path.append(_Row(held[row].token, len(path) - 1))
             above = row
+        if list(rows) != list(range(len(rows))):
+            self._table.refuse_shared(seq, base, len(path))
+        self._table.truncate(seq, len(path))
         self._rows[seq] = path
 
     def fork(self, seq: int, source: int, length: int) -> None:
-        rows = self._rows[source]
-        if seq in self._rows:
-            raise ValueError(f"sequence {seq} exists")
-        if not 0 <= length <= len(rows):
-            raise ValueError(f"sequence {source} holds {len(rows)} rows and can't be forked at {length}")
-        self._rows[seq] = rows[:length]
+        self._table.fork(seq, source, length)
+        self._rows[seq] = self._rows[source][:length]
 
     def free(self, seq: int) -> None:
+        self._table.free(seq)
         del self._rows[seq]
+
+    def check(self) -> None:
+        """Raises AssertionError when the books don't balance: see `PageTable.check`."""
+        self._table.check()
+        assert {seq: self._table.length(seq) for seq in self._rows} == {
+            seq: len(rows) for seq, rows in self._rows.items()
+        }
+        assert len(self._table) == len(self._rows)
 
     def tokens(self, seq: int) -> tuple[int, ...]:
         """The tokens held for a sequence. Raises ValueError while they are a tree's."""
@@ -135,8 +163,10 @@ class ToyCache:
         return tuple(row.token for row in rows)
 
     def append(self, seq: int, tokens: Sequence[int], parents: Sequence[int]) -> None:
-        """Adds the rows of a pass, their parents relative to its own first row."""
+        """Adds the rows of a pass, their parents relative to its own first row. Raises CacheFullError, and
+        changes nothing, when they don't fit."""
         rows = self._rows[seq]
+        self._table.append(seq, len(tokens))
         base = len(rows)
         rows.extend(
             _Row(t, base - 1 if p == ROOT else base + p) for t, p in zip(tokens, parents, strict=True)
@@ -147,7 +177,7 @@ class ToyModel:
     """A `models.base.Model` over any function of the prefix.
 
     logits_of: see `LogitsOf`; `random_table` and `probability_table` make some. eos_token_ids: the tokens
-    that end a text, for whoever asks; the model itself goes on.
+    that end a text, for whoever asks; the model itself goes on. page_rows: of its cache.
     """
 
     def __init__(
@@ -156,12 +186,13 @@ class ToyModel:
         vocab_size: int,
         max_length: int = 4096,
         eos_token_ids: tuple[int, ...] = (),
+        page_rows: int = 4,
     ) -> None:
         self.eos_token_ids = eos_token_ids
         self._logits_of = logits_of
         self._vocab_size = vocab_size
         self._max_length = max_length
-        self._cache = ToyCache()
+        self._cache = ToyCache(page_rows)
 
     @property
     def vocab_size(self) -> int:
@@ -183,10 +214,19 @@ class ToyModel:
         logits = np.empty((len(prefixes), self._vocab_size), np.float32)
         for row, prefix in enumerate(prefixes):
             logits[row] = self._logits_of(prefix)
-        for segment in batch:
-            parents = parents_of(segment.parents, len(segment.tokens))
-            self._cache.append(segment.seq, segment.tokens, parents)
+        self._append(batch)
         return logits
+
+    def _append(self, batch: Sequence[Segment]) -> None:
+        before = {segment.seq: self._cache.length(segment.seq) for segment in batch}
+        try:
+            for segment in batch:
+                parents = parents_of(segment.parents, len(segment.tokens))
+                self._cache.append(segment.seq, segment.tokens, parents)
+        except CacheFullError:
+            for seq, length in before.items():
+                self._cache.truncate(seq, length)
+            raise
 
     def _prefixes(self, segment: Segment) -> list[tuple[int, ...]]:
         """What each wanted row sees, itself included."""
