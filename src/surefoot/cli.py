@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from io import TextIOWrapper
 
-from surefoot.commands import audit, chat, check_rule, generate, models
+from surefoot.commands import audit, chat, check_rule, generate, models, serve
 from surefoot.commands.options import Parser
 from surefoot.types import SurefootError
 
@@ -26,7 +26,7 @@ def parser() -> Parser:
     )
     top.add_argument("--version", action="version", version=f"surefoot {version('surefoot')}")
     commands = top.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
-    for module in (generate, chat, models, check_rule, audit):
+    for module in (generate, chat, serve, models, check_rule, audit):
         module.add(commands)
     return top
 

@@ -1,0 +1,190 @@
+"""A server from its start to its end: what is loaded, what is printed, and how signals close it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import uvicorn
+
+from surefoot.engine import Engine, lookahead
+from surefoot.loading import LoadedModel, load_model
+from surefoot.pairing import NO_DRAFT, names_a_model
+from surefoot.server.app import create_app
+from surefoot.server.logs import configure, log
+from surefoot.server.machine import bind, free_memory, kv_memory, url_of
+from surefoot.server.metrics import Metrics
+from surefoot.server.observed import ObservedEngine
+from surefoot.server.service import Service
+from surefoot.trace import Event, Writer
+from surefoot.types import SurefootError
+
+if TYPE_CHECKING:
+    from surefoot.server.settings import Settings
+
+_LAST_WORDS = 5  # seconds that clients have for taking the ends of their answers
+
+
+def serve(settings: Settings) -> None:
+    """Serves until SIGINT or SIGTERM: then requests are refused, those in flight may finish within the grace,
+    and the rest is ended. A second signal ends the program at once. Raises SurefootError for what can't be
+    served, before anyone is told that it is."""
+    configure(settings.log_level)
+    controller = lookahead(settings.draft, settings.draft_tokens, settings.max_rows)  # before loading
+    with bind(settings.host, settings.port) as bound:
+        target, draft = _load(settings)
+        settings = _resolved(settings, target, draft)
+        metrics = Metrics(settings.served_model_name[0])
+        with _recorded(settings.trace, metrics) as record:
+            engine = Engine(
+                target,
+                draft,
+                draft_tokens=settings.draft_tokens,
+                verify=settings.verify,
+                max_rows=settings.max_rows,
+                max_requests=settings.max_requests,
+                kv_memory=settings.kv_memory,
+                prefix_cache=settings.prefix_cache,
+                prompt_rows=settings.prompt_rows,
+                trace=record,
+            )
+            longest = 0 if settings.draft == NO_DRAFT else controller.draft_tokens
+            asyncio.run(_serve(settings, engine, metrics, target, longest, bound))
+
+
+async def _serve(
+    settings: Settings,
+    engine: Engine,
+    metrics: Metrics,
+    target: LoadedModel,
+    max_draft_tokens: int,
+    bound: socket.socket,
+) -> None:
+    running = ObservedEngine(
+        engine, metrics, max_waiting=settings.max_queue, log_prompts=settings.log_prompts
+    )
+    serving = Service(
+        engine=running,
+        tokenizer=target.tokenizer,
+        names=settings.served_model_name,
+        max_length=engine.max_length,
+        max_draft_tokens=max_draft_tokens,
+        timeout=settings.timeout,
+        created=int(time.time()),
+    )
+    config = uvicorn.Config(
+        create_app(serving, settings, metrics),
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        ws="none",
+        timeout_graceful_shutdown=_LAST_WORDS,
+    )
+    server = Server(config, running, settings.grace, lambda: _announce(settings, url_of(bound)))
+    try:
+        await server.serve(sockets=[bound])
+    finally:
+        await running.close()
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which closes the engine before itself: so /health tells that it closes, and every answer
+    gets an end. announce: called once connections are accepted."""
+
+    def __init__(
+        self, config: uvicorn.Config, engine: ObservedEngine, grace: float, announce: Callable[[], None]
+    ) -> None:
+        super().__init__(config)
+        self._engine, self._grace, self._announce = engine, grace, announce
+        self._closing: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        try:
+            await super().startup(sockets)
+        except OSError as error:  # somebody else listened there while the model was loading
+            raise SurefootError(f"port: it can't be listened at: {error.strerror}") from error
+        self._announce()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():  # there are no signals to be had
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGINT, signal.SIGTERM)
+
+        def first(number: int, frame: FrameType | None) -> None:
+            for each in signals:
+                signal.signal(each, signal.SIG_DFL)  # the second ends the program, whatever it is doing
+            loop.call_soon_threadsafe(self.close, signal.Signals(number).name)
+
+        before = [signal.signal(each, first) for each in signals]
+        try:
+            yield
+        finally:
+            for each, handler in zip(signals, before, strict=True):
+                signal.signal(each, handler)
+
+    def close(self, reason: str) -> None:
+        """Begins to close; nothing happens when it has begun."""
+        if self._closing is None:
+            load = self._engine.load
+            log("info", "closing", reason=reason, running=load.running, waiting=load.waiting)
+            self._closing = asyncio.create_task(self._close())
+
+    async def _close(self) -> None:
+        try:
+            await self._engine.close(self._grace)
+        finally:
+            self.should_exit = True
+
+
+def _load(settings: Settings) -> tuple[LoadedModel, LoadedModel | str]:
+    target = load_model(settings.model, settings.precision, settings.threads)
+    if not names_a_model(settings.draft):
+        return target, settings.draft
+    return target, load_model(settings.draft, settings.precision, settings.threads)
+
+
+def _resolved(settings: Settings, target: LoadedModel, draft: LoadedModel | str) -> Settings:
+    """The settings with what depends on the model, and on the memory that it leaves."""
+    names = settings.served_model_name or (settings.model,)
+    memory = settings.kv_memory
+    if memory is None:
+        models = [loaded.model for loaded in (target, draft) if not isinstance(loaded, str)]
+        a_token = sum(model.cache.row_bytes for model in models)
+        needed = a_token * target.model.max_length * settings.max_requests
+        memory = kv_memory(free_memory(), needed)
+    return replace(settings, served_model_name=names, kv_memory=memory)
+
+
+@contextmanager
+def _recorded(path: str | None, metrics: Metrics) -> Iterator[Callable[[Event], None]]:
+    """What takes the events of a trace: the metrics, and a file where one is wanted."""
+    if path is None:
+        yield metrics
+        return
+    with Writer(path) as writer:
+
+        def both(event: Event) -> None:
+            metrics(event)
+            writer(event)
+
+        yield both
+
+
+def _announce(settings: Settings, url: str) -> None:
+    lines = "\n".join(f"  {line}" for line in settings.lines())
+    print(f"surefoot: settings\n{lines}", file=sys.stderr)
+    names = ", ".join(settings.served_model_name)
+    print(f"surefoot: serving {names} on {url}", file=sys.stderr, flush=True)
