@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import numpy as np
 import pytest
 
 from surefoot.cli import main
@@ -18,8 +20,9 @@ from surefoot.engine import Engine
 from surefoot.loading import load_model
 from surefoot.models import build
 from surefoot.results import Choice, Chunk, Result
+from surefoot.sampling import TopLogprobs
 from surefoot.trace import stats
-from surefoot.types import SamplingParams, Usage
+from surefoot.types import Constraint, SamplingParams, Usage
 
 SAMPLES: dict[str, tuple[list[str], Any]] = {
     "max_tokens": (["--max-tokens", "5"], 5),
@@ -39,6 +42,8 @@ SAMPLES: dict[str, tuple[list[str], Any]] = {
     "seed": (["--seed", "18446744073709551615"], 2**64 - 1),
     "n": (["--n", "3"], 3),
     "logprobs": (["--logprobs", "2", "--json"], 2),
+    "prompt_logprobs": (["--prompt-logprobs", "3", "--json"], 3),
+    "grammar": (["--regex", "a+"], Constraint("regex", "a+")),
 }
 
 SETTINGS: dict[str, tuple[list[str], object]] = {
@@ -113,6 +118,40 @@ def test_p1_every_sampling_parameter_has_a_flag_that_reaches_the_engine(
     assert recorder.params == replace(SamplingParams(), **{name: value})
 
 
+def test_a_schema_comes_from_a_file(
+    recorder: Recorder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text('{"type": "integer"}', encoding="utf-8")
+    run("--json-schema", str(file))
+    assert recorder.params.grammar == Constraint("json_schema", '{"type": "integer"}')
+    bad = tmp_path / "bad.json"
+    bad.write_bytes(b'"\xff"')
+    wrong = {
+        ("--json-schema", str(tmp_path / "none.json")): "No such file",
+        ("--json-schema", str(bad)): "byte 1 is not UTF-8",
+        ("--json-schema", str(file), "--regex", "a"): "not allowed with",
+    }
+    for arguments, message in wrong.items():
+        assert main(["generate", "prompt", *arguments]) == 2
+        error = capsys.readouterr().err
+        assert message in error
+        assert error.count("\n") == 1
+
+
+def test_probabilities_of_the_prompt_are_printed(
+    recorder: Recorder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = TopLogprobs(-1.5, np.array([7, 8]), np.array([-0.5, -1.0]))
+    scored = replace(result(1), prompt_logprobs=(None, entry))
+    monkeypatch.setattr(recorder, "generate", lambda prompt, params, chat: [scored])
+    run("--prompt-logprobs", "2", "--json")
+    top = [{"token_id": 7, "logprob": -0.5}, {"token_id": 8, "logprob": -1.0}]
+    assert json.loads(capsys.readouterr().out)["prompt_logprobs"] == [None, {"logprob": -1.5, "top": top}]
+    assert main(["generate", "prompt", "--prompt-logprobs", "2"]) == 2
+    assert "--prompt-logprobs: 2 was given without --json" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", SETTINGS)
 def test_p1_every_engine_setting_reaches_the_engine(recorder: Recorder, name: str) -> None:
     arguments, value = SETTINGS[name]
@@ -160,7 +199,7 @@ def test_nothing_given_leaves_the_defaults(recorder: Recorder) -> None:
 def test_a_conversation_has_the_same_flags(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = iter(["hello"])
     monkeypatch.setattr("builtins.input", lambda prompt: _next(lines))
-    alone = {"n", "logprobs"}
+    alone = {"n", "logprobs", "prompt_logprobs"}
     given = [arguments for name, (arguments, _) in SAMPLES.items() if name not in alone]
     assert main(["chat", *(word for arguments in given for word in arguments)]) == 0
     expected = {name: value for name, (_, value) in SAMPLES.items() if name not in alone}

@@ -48,9 +48,9 @@ def speculative_decode(
 
     target, draft: both models' rows go through the transforms of `params`. end_ids: tokens that end the
     text; the one that does is the last of the result. choice: which of a request's n, for its noise.
-    A seed of None counts as 0. Raises SurefootError for a negative k, an unknown mode, for `stop` and
-    `bad_words`, which are text, and no tokenizer is at hand, and, unless `coupled`, for two vocabularies of
-    different sizes.
+    A seed of None counts as 0. Raises SurefootError for a negative k, an unknown mode, for `stop`,
+    `bad_words` and `grammar`, which are about text, and no tokenizer is at hand, and, unless `coupled`, for
+    two vocabularies of different sizes.
     """
     params = params or SamplingParams()
     _check(params, k, mode)
@@ -72,6 +72,8 @@ def _check(params: SamplingParams, k: int, mode: str) -> None:
     for name in ("stop", "bad_words"):
         if getattr(params, name):
             raise SurefootError(f"{name}: {getattr(params, name)!r} is text; only token ids are known here")
+    if params.grammar is not None:
+        raise SurefootError(f"grammar: {params.grammar.kind} was given; only token ids are known here")
 
 
 @dataclass(frozen=True)

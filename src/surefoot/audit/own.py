@@ -24,6 +24,8 @@ def audit_engine(subject: Subject, plan: Plan, budget: Budget) -> Report:
     """
     if not plan.prompts:
         raise SurefootError("prompts: there are none; an audit needs at least 1")
+    if plan.params.grammar is not None:
+        raise SurefootError("grammar: the reference of an audit is computed without one; audit without it")
     began = budget.elapsed
     checks = _checks(subject, plan, budget)
     return Report(subject.name, _settings(subject, plan), checks, budget.elapsed - began)

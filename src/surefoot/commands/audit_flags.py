@@ -40,7 +40,7 @@ FIRST: dict[Form, str] = {"servers": "--url", "transformers": "--transformers", 
 MAX_TOKENS = 48  # of an answer: short ones, so that many prompts and settings are tried
 HOW = ("alpha", "detect")
 
-UNSAMPLED = ("n", "seed", "logprobs")  # of no use here, or chosen by the audit itself
+UNSAMPLED = ("n", "seed", "logprobs", "prompt_logprobs", "grammar")  # of no use, or the audit's own choice
 SAMPLED: dict[Form, tuple[str, ...]] = {
     "own": tuple(flag.field for flag in SAMPLING_FLAGS if flag.field not in UNSAMPLED),
     "servers": ("max_tokens", "temperature", "top_k"),

@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
         "conversation; Ctrl-C ends an answer, and pressed again the program.",
     )
     add_engine_flags(command)
-    add_sampling_flags(command, without=("n", "logprobs"))
+    add_sampling_flags(command, without=("n", "logprobs", "prompt_logprobs"))
     command.set_defaults(run=run)
 
 

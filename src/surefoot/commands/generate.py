@@ -15,6 +15,7 @@ from surefoot.types import SurefootError
 if TYPE_CHECKING:
     from surefoot.loading import LoadedModel
     from surefoot.results import Choice, Result
+    from surefoot.sampling import TopLogprobs
 
 BETWEEN_CHOICES = "---\n"
 
@@ -38,8 +39,9 @@ def add(commands: Any) -> None:
 
 def run(args: argparse.Namespace) -> None:
     params = sampling_params(args)
-    if params.logprobs is not None and not args.json:
-        raise SurefootError(f"--logprobs: {params.logprobs} was given without --json, which shows them")
+    for name, count in (("logprobs", params.logprobs), ("prompt-logprobs", params.prompt_logprobs)):
+        if count is not None and not args.json:
+            raise SurefootError(f"--{name}: {count} was given without --json, which shows them")
     prompt = read_prompt(args.prompt)
     with open_engine(args) as (engine, loaded):
         if args.json or params.n > 1:
@@ -64,6 +66,8 @@ def report(result: Result, loaded: LoadedModel) -> dict[str, Any]:
     found = _choice(result.choices[0])
     found |= {"seed": result.seed, "precision": loaded.precision, "kernels": loaded.kernels}
     found |= {"usage": asdict(result.usage), "stats": asdict(result.stats)}
+    if result.prompt_logprobs is not None:
+        found["prompt_logprobs"] = list(map(_logprobs, result.prompt_logprobs))
     if len(result.choices) > 1:
         found["choices"] = [{"index": choice.index, **_choice(choice)} for choice in result.choices]
     return found
@@ -76,14 +80,16 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "finish_reason": choice.finish_reason,
     }
     if choice.logprobs is not None:
-        found["logprobs"] = [
-            {
-                "logprob": entry.chosen,
-                "top": [
-                    {"token_id": int(token), "logprob": float(value)}
-                    for token, value in zip(entry.ids, entry.values, strict=True)
-                ],
-            }
-            for entry in choice.logprobs
-        ]
+        found["logprobs"] = list(map(_logprobs, choice.logprobs))
     return found
+
+
+def _logprobs(entry: TopLogprobs | None) -> dict[str, Any] | None:
+    """None for the first token of a prompt, which follows nothing."""
+    if entry is None:
+        return None
+    pairs = zip(entry.ids, entry.values, strict=True)
+    return {
+        "logprob": entry.chosen,
+        "top": [{"token_id": int(token), "logprob": float(value)} for token, value in pairs],
+    }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError
+from surefoot.types import VERIFY_MODES, Constraint, SamplingParams, SurefootError
 
 DEFAULT_MODEL = "smollm2-135m-instruct"
 PRECISIONS = ("auto", "file", "int8", "bf16", "fp32")
@@ -47,9 +48,23 @@ def bias(text: str) -> tuple[int, float]:
     return whole(token), number(value)
 
 
+def schema(path: str) -> Constraint:
+    try:
+        return Constraint("json_schema", Path(path).read_bytes().decode())
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{path!r}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise argparse.ArgumentTypeError(f"{path!r}: byte {error.start} is not UTF-8") from None
+
+
+def regex(text: str) -> Constraint:
+    return Constraint("regex", text)
+
+
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """The flag of one field of `SamplingParams`; a repeated one gathers its values."""
+    """A flag of one field of `SamplingParams`; a repeated one gathers its values. Of two flags of a field
+    only one may be given."""
 
     field: str
     name: str
@@ -81,6 +96,9 @@ SAMPLING_FLAGS = (
     ),
     Flag("n", "--n", "N", whole, "write N answers to the prompt"),
     Flag("logprobs", "--logprobs", "K", whole, "with --json: log-probabilities, and those of K alternatives"),
+    Flag("prompt_logprobs", "--prompt-logprobs", "K", whole, "the same of the prompt's tokens"),
+    Flag("grammar", "--json-schema", "FILE", schema, "write JSON that follows the JSON schema in FILE"),
+    Flag("grammar", "--regex", "R", regex, "write what the regular expression R matches as a whole"),
 )
 
 
@@ -95,17 +113,19 @@ def add_sampling_flags(
     defaults: what the help says they are.
     """
     group = parser.add_argument_group("how tokens are chosen, and when they end")
-    for flag in SAMPLING_FLAGS:
-        if flag.field in without:
-            continue
+    wanted = [flag for flag in SAMPLING_FLAGS if flag.field not in without]
+    counts = Counter(flag.field for flag in wanted)
+    one_of = {field: group.add_mutually_exclusive_group() for field, count in counts.items() if count > 1}
+    for flag in wanted:
+        place = one_of.get(flag.field, group)
         if flag.parse is None:
-            group.add_argument(
+            place.add_argument(
                 flag.name, dest=flag.field, action="store_true", default=argparse.SUPPRESS, help=flag.help
             )
             continue
         default = getattr(defaults, flag.field)
         shown = f" (default {default})" if isinstance(default, int | float) else ""
-        group.add_argument(
+        place.add_argument(
             flag.name,
             dest=flag.field,
             metavar=flag.metavar,
@@ -128,19 +148,20 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
     return SamplingParams(**given)
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    """Adds the flags that say which model runs, and how."""
+def add_engine_flags(parser: argparse.ArgumentParser, *, only_given: bool = False) -> None:
+    """Adds the flags that say which model runs, and how. only_given: model and draft too are in the result
+    only where they were given."""
     group = parser.add_argument_group("which model, and how it runs")
     group.add_argument(
         "--model",
         metavar="M",
-        default=DEFAULT_MODEL,
+        default=argparse.SUPPRESS if only_given else DEFAULT_MODEL,
         help=f"a name of `surefoot models`, a hub id, a folder or a .gguf file (default {DEFAULT_MODEL})",
     )
     group.add_argument(
         "--draft",
         metavar="D",
-        default="ngram",
+        default=argparse.SUPPRESS if only_given else "ngram",
         help="who guesses ahead: none, ngram, or a smaller model with the same tokenizer (default ngram)",
     )
     group.add_argument(
