@@ -21,7 +21,7 @@ MAX_SEED = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """What a number may be: [low, high], or (low, high]."""
+    """What a number may be: [low, high], or (low, high]; no more than a lower end where high is infinite."""
 
     low: float
     high: float = math.inf
@@ -32,7 +32,7 @@ class Interval:
 
     def __str__(self) -> str:
         if self.high == math.inf:
-            return f"{self.low} or more"
+            return f"more than {self.low}" if self.low_open else f"{self.low} or more"
         return f"{'(' if self.low_open else '['}{self.low}, {self.high}]"
 
 

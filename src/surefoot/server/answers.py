@@ -222,7 +222,7 @@ def metrics(results: Sequence[Result]) -> Metrics:
     drafted = sum(result.stats.draft_tokens for result in results)
     return Metrics(
         speculative_decoding=Speculation(
-            mean_acceptance_length=1 + (accepted / steps if steps else 0),
+            mean_acceptance_length=1.0 + (accepted / steps if steps else 0),
             draft_acceptance_rate=accepted / drafted if drafted else 0.0,
             acceptance_histogram=histogram,
             num_spec_steps=steps,

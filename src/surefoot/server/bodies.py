@@ -49,7 +49,7 @@ class CompletionBody(Shared):
     logprobs: int | None = number(
         "logprobs",
         "How many of the likeliest tokens to list at each place, with the log-probabilities that the model "
-        "gave them before any other field took effect; with `echo` of the prompt too, but not in a stream.",
+        "gave them before any other field took effect; with `echo` of the prompt too.",
     )
 
     @property
@@ -82,10 +82,6 @@ class CompletionBody(Shared):
         if self.stream and self.generated > self.answers:
             raise SurefootError(
                 f"best_of: {self.best_of} of {self.answers} can't be streamed; leave out stream, or best_of"
-            )
-        if self.stream and self.echo and self.logprobs is not None:
-            raise SurefootError(
-                "echo: given with logprobs and stream; a stream has no logprobs of its prompt"
             )
 
     @property

@@ -9,6 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from surefoot.results import Choice, Chunk, Result
+from surefoot.sampling import TopLogprobs
 from surefoot.server import answers, listings
 from surefoot.server.answers import (
     AssistantMessage,
@@ -28,6 +29,7 @@ from surefoot.server.generating import (
     RESPONSES,
     check_model,
     check_room,
+    encode,
     last_event,
     no_usage,
     off_loop,
@@ -71,7 +73,7 @@ def _prompt(body: ChatBody, served: Service) -> tuple[int, ...]:
     if not served.tokenizer.has_chat_template:
         raise invalid("messages: the model has no chat template; use /v1/completions, or an instruct model")
     text = served.tokenizer.apply_chat(for_template(body.messages), tools=tools or None)
-    return tuple(served.tokenizer.encode(text, add_special=False))  # the template spells out what goes around
+    return encode("messages", served.tokenizer, text, add_special=False)  # the template spells out the rest
 
 
 def _required_calls(body: ChatBody) -> Constraint | None:
@@ -123,7 +125,7 @@ class Chat:
         self._held = [Held() for _ in range(body.answers)]
         self._messages = [Message(body) for _ in range(body.answers)]
         self._begun = [False] * body.answers
-        self._told_prompt = not body.return_token_ids
+        self._told_prompt = False
 
     def whole(self, results: Sequence[Result]) -> Event:
         (result,) = results
@@ -135,26 +137,22 @@ class Chat:
         }
         if self._body.include_metrics:
             answer["metrics"] = metrics(results)
-        if self._body.return_token_ids:
-            answer["prompt_token_ids"] = self._prompt
-        if self._body.prompt_logprobs is not None:
-            listed = result.prompt_logprobs or ()
-            count = self._body.prompt_logprobs
-            answer["prompt_logprobs"] = listings.by_id(self._tokenizer, self._prompt, listed, count)
-        return answer
+        return answer | self._of_prompt(result.prompt_logprobs or ())
 
     def write(self, place: int, chunk: Chunk) -> Iterator[Event]:
         index = chunk.choice
+        held, message = self._held[index], self._messages[index]
         if not self._begun[index]:
             self._begun[index] = True
-            yield self._piece(index, answers.Delta(role="assistant", content=""), Held())
-        held, message = self._held[index], self._messages[index]
+            role = answers.Delta(role="assistant", content="")
+            yield self._piece(index, role, Held(prompt=chunk.prompt_logprobs))
         held.add(chunk)
         deltas = message.push(chunk.text, chunk.finish_reason)
         if not deltas and not chunk.finish_reason:
             return
+        self._held[index] = Held()
         reason = message.reason(chunk.finish_reason) if chunk.finish_reason else None
-        yield self._piece(index, _delta(deltas), held.take(), reason)
+        yield self._piece(index, _delta(deltas), held, reason)
 
     def end(self, results: Sequence[Result]) -> Iterator[Event]:
         last = last_event(self._body, results)
@@ -172,8 +170,18 @@ class Chat:
         piece = {**self._heading, **_CHUNK, "choices": [choice], **no_usage(self._body)}
         if not self._told_prompt:
             self._told_prompt = True
-            piece["prompt_token_ids"] = self._prompt
+            piece |= self._of_prompt(held.prompt or ())
         return piece
+
+    def _of_prompt(self, listed: Sequence[TopLogprobs | None]) -> dict[str, object]:
+        """What an answer tells of its prompt."""
+        found: dict[str, object] = {}
+        if self._body.return_token_ids:
+            found["prompt_token_ids"] = self._prompt
+        if self._body.prompt_logprobs is not None:
+            count = self._body.prompt_logprobs
+            found["prompt_logprobs"] = listings.by_id(self._tokenizer, self._prompt, listed, count)
+        return found
 
     def _choice(self, choice: Choice) -> ChatChoice:
         message = Message(self._body)

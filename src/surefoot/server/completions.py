@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
 from surefoot.results import Choice, Chunk, Result
+from surefoot.sampling import TopLogprobs
 from surefoot.server import listings
 from surefoot.server.answers import (
     Completion,
@@ -24,6 +25,7 @@ from surefoot.server.generating import (
     RESPONSES,
     check_model,
     check_room,
+    encode,
     last_event,
     no_usage,
     off_loop,
@@ -33,6 +35,7 @@ from surefoot.server.listings import Offsets
 from surefoot.server.service import Service, service
 from surefoot.server.stream import Event, Held
 from surefoot.text import Tokenizer
+from surefoot.types import FinishReason
 
 router = APIRouter()
 
@@ -76,7 +79,7 @@ async def complete(
 
 def _prompt(given: str | list[int], body: CompletionBody, tokenizer: Tokenizer) -> Prompt:
     if isinstance(given, str):
-        return Prompt(given, tuple(tokenizer.encode(given, add_special=True)), as_text=True)
+        return Prompt(given, encode("prompt", tokenizer, given, add_special=True), as_text=True)
     text = tokenizer.decode(given, skip_special=False) if body.echo else ""
     return Prompt(text, tuple(given), as_text=False)
 
@@ -95,14 +98,14 @@ class Completions:
         self._body, self._tokenizer = body, served.tokenizer
         self._prompts, self._seeds = prompts, seeds
         self._heading = heading("cmpl", request.state.request_id, served.names[0])
-        count = body.answers * len(prompts)
-        self._held = [Held() for _ in range(count)]
-        self._offsets = [Offsets(self._tokenizer, self._start(n // body.answers)) for n in range(count)]
-        self._begun = [False] * count
+        places = [place for place in range(len(prompts)) for _ in range(body.answers)]
+        self._held = [Held(self._echo(place)) for place in places]
+        self._offsets = [self._offsets_of(place) for place in places]
+        self._begun = [False] * len(places)
 
     def whole(self, results: Sequence[Result]) -> Event:
         choices = [
-            self._choice(place, rank, result, choice)
+            self._whole_choice(place, rank, result, choice)
             for place, result in enumerate(results)
             for rank, choice in enumerate(_best(result.choices, self._body.answers))
         ]
@@ -113,24 +116,13 @@ class Completions:
         index = place * self._body.answers + chunk.choice
         held = self._held[index]
         held.add(chunk)
-        if not chunk.text and not chunk.finish_reason:
+        if not held.text and not chunk.finish_reason:
             return
-        taken = held.take()
-        choice = CompletionChoice(
-            index=index,
-            text=chunk.text,
-            logprobs=self._lists(taken.tokens, self._offsets[index]),
-            finish_reason=chunk.finish_reason,
-        )
+        self._held[index] = Held()
+        choice = self._choice(place, index, held, self._offsets[index], chunk.finish_reason)
         if not self._begun[index]:
             self._begun[index] = True
-            choice["text"] = self._echo(place) + choice["text"]
-            if self._body.return_token_ids:
-                choice["prompt_token_ids"] = list(self._prompts[place].ids)
-        if self._body.return_token_ids:
-            choice["token_ids"] = taken.ids
-        if chunk.finish_reason:
-            choice["seed"] = self._seeds[place]
+            self._add_prompt(choice, place, held.prompt or ())
         yield self._piece([choice], no_usage(self._body))
 
     def end(self, results: Sequence[Result]) -> Iterator[Event]:
@@ -141,44 +133,46 @@ class Completions:
     def _piece(self, choices: list[CompletionChoice], more: Mapping[str, Any]) -> Event:
         return {**self._heading, "object": "text_completion", "choices": choices, **more}
 
-    def _choice(self, place: int, rank: int, result: Result, choice: Choice) -> CompletionChoice:
-        body, prompt = self._body, self._prompts[place]
+    def _whole_choice(self, place: int, rank: int, result: Result, choice: Choice) -> CompletionChoice:
         tokens = list(zip(choice.token_ids, choice.logprobs or (), strict=False))
-        lists = self._lists(tokens, Offsets(self._tokenizer, self._start(place)))
-        if lists and body.echo:
-            lists = _joined(self._prompt_lists(prompt, result), lists)
-        found = CompletionChoice(
-            index=place * body.answers + rank,
-            text=self._echo(place) + choice.text,
-            logprobs=lists,
-            finish_reason=choice.finish_reason,
-            seed=self._seeds[place],
-        )
-        if body.return_token_ids:
-            found["token_ids"] = list(choice.token_ids)
-            found["prompt_token_ids"] = list(prompt.ids)
-        if body.prompt_logprobs is not None:
-            listed = result.prompt_logprobs or ()
-            found["prompt_logprobs"] = listings.by_id(
-                self._tokenizer, prompt.ids, listed, body.prompt_logprobs
-            )
+        held = Held(self._echo(place) + choice.text, list(choice.token_ids), tokens)
+        index = place * self._body.answers + rank
+        found = self._choice(place, index, held, self._offsets_of(place), choice.finish_reason)
+        self._add_prompt(found, place, result.prompt_logprobs or ())
         return found
 
-    def _lists(self, tokens: Sequence[listings.Token], offsets: Offsets) -> ListLogprobs | None:
-        if self._body.logprobs is None:
-            return None
-        return listings.lists(self._tokenizer, tokens, offsets.take(token for token, _ in tokens))
+    def _choice(
+        self, place: int, index: int, held: Held, offsets: Offsets, reason: FinishReason | None
+    ) -> CompletionChoice:
+        lists = None
+        if self._body.logprobs is not None:
+            lists = listings.lists(self._tokenizer, held.tokens, offsets.take(held.ids))
+        choice = CompletionChoice(index=index, text=held.text, logprobs=lists, finish_reason=reason)
+        if self._body.return_token_ids:
+            choice["token_ids"] = held.ids
+        if reason:
+            choice["seed"] = self._seeds[place]
+        return choice
 
-    def _prompt_lists(self, prompt: Prompt, result: Result) -> ListLogprobs:
-        offsets = listings.prompt_offsets(self._tokenizer, prompt.text, prompt.ids, prompt.as_text)
-        listed = result.prompt_logprobs or ()
-        return listings.prompt_lists(self._tokenizer, prompt.ids, listed, self._body.logprobs or 0, offsets)
+    def _add_prompt(self, choice: CompletionChoice, place: int, listed: Sequence[TopLogprobs | None]) -> None:
+        """What a choice tells of its prompt beside its text."""
+        body, prompt, lists = self._body, self._prompts[place], choice["logprobs"]
+        if body.return_token_ids:
+            choice["prompt_token_ids"] = list(prompt.ids)
+        if body.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = listings.by_id(
+                self._tokenizer, prompt.ids, listed, body.prompt_logprobs
+            )
+        if body.echo and lists:
+            offsets = listings.prompt_offsets(self._tokenizer, prompt.text, prompt.ids, prompt.as_text)
+            own = listings.prompt_lists(self._tokenizer, prompt.ids, listed, body.logprobs or 0, offsets)
+            choice["logprobs"] = _joined(own, lists)
+
+    def _offsets_of(self, place: int) -> Offsets:
+        return Offsets(self._tokenizer, len(self._echo(place)))
 
     def _echo(self, place: int) -> str:
         return self._prompts[place].text if self._body.echo else ""
-
-    def _start(self, place: int) -> int:
-        return len(self._echo(place))
 
 
 def _best(choices: Sequence[Choice], count: int) -> list[Choice]:
@@ -194,5 +188,9 @@ def _mean_logprob(choice: Choice) -> float:
 
 
 def _joined(first: ListLogprobs, second: ListLogprobs) -> ListLogprobs:
-    joined = {name: values + cast("dict[str, Any]", second)[name] for name, values in first.items()}
-    return cast(ListLogprobs, joined)
+    return ListLogprobs(
+        tokens=first["tokens"] + second["tokens"],
+        token_logprobs=first["token_logprobs"] + second["token_logprobs"],
+        top_logprobs=first["top_logprobs"] + second["top_logprobs"],
+        text_offset=first["text_offset"] + second["text_offset"],
+    )

@@ -141,7 +141,7 @@ class Shared(Strict):
     bad_words: list[Text] | None = optional("Texts that the answer may not hold.")
     prompt_logprobs: int | None = number(
         "prompt_logprobs",
-        "How many of the likeliest tokens to list at each place of the prompt; not in a stream.",
+        "How many of the likeliest tokens to list at each place of the prompt.",
     )
     structured_outputs: StructuredOutputs | None = optional("What the output must be.")
     draft_tokens: int | None = number(
@@ -201,8 +201,6 @@ def check_shared(body: Shared) -> None:
     """Raises SurefootError for fields that don't go together."""
     if body.stream_options is not None and not body.stream:
         raise SurefootError("stream_options: given without stream; they are for streams alone")
-    if body.stream and body.prompt_logprobs is not None:
-        raise SurefootError("prompt_logprobs: given with stream; they are for answers in one piece")
 
 
 def constraint(outputs: StructuredOutputs | None) -> Constraint | None:

@@ -17,6 +17,7 @@ from surefoot.server.middleware import note
 from surefoot.server.runs import Run
 from surefoot.server.service import Service
 from surefoot.server.stream import Event, Writer, stream
+from surefoot.text import Tokenizer
 from surefoot.types import SurefootError
 
 Made = TypeVar("Made")
@@ -92,6 +93,14 @@ def unknown_model(name: str, served: Service) -> ApiError:
 async def off_loop(size: int, make: Callable[[], Made]) -> Made:
     """What `make` gives; made in a thread where so many characters would hold up other requests."""
     return make() if size < _LONG else await asyncio.to_thread(make)
+
+
+def encode(name: str, tokenizer: Tokenizer, text: str, add_special: bool) -> tuple[int, ...]:
+    """Its ids. Raises SurefootError naming the field for what is no text."""
+    try:
+        return tuple(tokenizer.encode(text, add_special))
+    except SurefootError as error:
+        raise SurefootError(f"{name}: {error}") from error
 
 
 def check_room(name: str, ids: Sequence[int], served: Service) -> None:

@@ -19,7 +19,7 @@ Mistake = Mapping[str, Any]
 def body_error(mistakes: Sequence[Mistake]) -> ApiError:
     """The first mistake of a body, as 400. mistakes: those of FastAPI's RequestValidationError."""
     first = mistakes[0]
-    field = _field(first["loc"])
+    field = "" if first["type"] == "json_invalid" else _field(first["loc"])
     return ApiError(400, "invalid_request_error", f"{field or 'body'}: {_what(first)}", param=field or None)
 
 

@@ -13,6 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from surefoot.results import Chunk, Result
+from surefoot.sampling import TopLogprobs
 from surefoot.server.errors import api_error
 from surefoot.server.listings import Token
 from surefoot.server.logs import log
@@ -34,20 +35,19 @@ class Writer(Protocol):
 
 @dataclass(slots=True)
 class Held:
-    """Tokens of a choice that the client has not been told of: text may lag behind them."""
+    """What a choice's client has not been told of yet: text may lag behind its tokens. text: an echo, at
+    first. prompt: the log-probabilities of the prompt, at first."""
 
+    text: str = ""
     ids: list[int] = field(default_factory=list)
     tokens: list[Token] = field(default_factory=list)
+    prompt: Sequence[TopLogprobs | None] | None = None
 
     def add(self, chunk: Chunk) -> None:
+        self.text += chunk.text
         self.ids += chunk.token_ids
         self.tokens += zip(chunk.token_ids, chunk.logprobs or (), strict=False)
-
-    def take(self) -> Held:
-        """All of them; none are left."""
-        taken = Held(self.ids, self.tokens)
-        self.ids, self.tokens = [], []
-        return taken
+        self.prompt = self.prompt or chunk.prompt_logprobs
 
 
 async def stream(request: Request, run: Run, writer: Writer) -> EventStream:
@@ -88,9 +88,9 @@ async def _events(request: Request, run: Run, writer: Writer) -> AsyncGenerator[
             yield _line(event)
     except Exception as error:
         told = api_error(error)
-        note(request, error=told.kind)
+        note(request, failure=told.kind)
         if told.status == 500:
-            log("error", "stream", error=error, request_id=request.state.request_id)
+            log("error", "stream", fault=error)
         yield _line(told.body())
     else:
         yield b"data: [DONE]\n\n"
