@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -111,6 +112,7 @@ class Engine:
             prompt_rows=whole("prompt_rows", prompt_rows, 1),
             prefix_cache=prefix_cache,
         )
+        weakref.finalize(self, self._loop.close).atexit = False  # the model's cache may outlive the engine
         self._groups: dict[int, Group] = {}
         self._inboxes: dict[int, deque[Chunk]] = {}
         self._ready: list[Chunk] = []

@@ -125,7 +125,9 @@ class Loop:
         self._memory.drop(request)
 
     def close(self) -> None:
-        """Frees what requests left behind."""
+        """Drops every request, and what others left behind."""
+        for request in (*self._scheduler.running, *self._scheduler.waiting):
+            self.drop(request)
         self._memory.clear()
 
     def schedule(self) -> list[Slot[Request]]:

@@ -43,8 +43,8 @@ class Drafter(Protocol):
         """As it stands in traces and `Draft.source`."""
 
     def start(self, seq: int, tokens: Sequence[int]) -> None:
-        """A sequence begins; `tokens` is its prompt, and its output so far where it is taken up again after it
-        was stopped."""
+        """A sequence begins; `tokens` is its prompt, followed by its output so far where it is taken up again
+        after it was stopped."""
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
         """One draft per request, in order, each of at most `budget` tokens; an empty one is fine.

@@ -21,7 +21,8 @@ class ModelDrafter:
 
     Its cache holds committed tokens only, between rounds; after a draft that was accepted whole it lacks
     the last of them, which the next round feeds before drafting on. Sequences longer than the model's
-    context, or with a token that it hasn't, get no drafts.
+    context, or with a token that it hasn't, get no drafts. When its cache is full, a sequence that doesn't
+    fit gets none and loses its rows; it drafts again once there is room for it.
 
     max_rows: the longest pass it makes while it catches up with a prompt.
     """
@@ -32,7 +33,7 @@ class ModelDrafter:
         self._max_rows = max_rows
         self._committed: dict[int, int] = {}  # tokens of each sequence when its draft began
         self._beyond: set[int] = set()  # sequences that this model can't follow any more
-        self._told = False
+        self._told: set[str] = set()
 
     def start(self, seq: int, tokens: Sequence[int]) -> None:
         self.model.cache.add(_own(seq))
@@ -42,7 +43,7 @@ class ModelDrafter:
         return self.model.cache.length(_own(seq))
 
     def propose(self, requests: Sequence[DraftRequest]) -> list[Draft]:
-        budgets = [self._fitting(request) for request in requests]
+        budgets = self._affordable(requests, [self._fitting(request) for request in requests])
         drafting = [i for i, budget in enumerate(budgets) if budget]
         tokens: list[list[int]] = [[] for _ in requests]
         probs: list[list[NDArray[np.float64]]] = [[] for _ in requests]
@@ -67,7 +68,8 @@ class ModelDrafter:
     def observe(self, seq: int, verdict: Verdict) -> None:
         accepted = self._committed[seq] + len(verdict.path)
         self.model.cache.truncate(_own(seq), min(accepted, self.num_computed(seq)))
-        assert seq in self._beyond or self.num_computed(seq) in (accepted, accepted - 1)
+        computed = self.num_computed(seq)
+        assert seq in self._beyond or not computed or computed in (accepted, accepted - 1)
 
     def stop(self, seq: int) -> None:
         self._committed.pop(seq, None)
@@ -86,10 +88,33 @@ class ModelDrafter:
         if fitting > 0 and not unknown:
             return fitting
         self._beyond.add(seq)
-        if fitting <= 0 and not self._told:
-            self._told = True
-            logger.warning("%s: no drafts beyond its context of %d tokens", self.name, self.model.max_length)
+        if fitting <= 0:
+            self._tell(f"no drafts beyond its context of {self.model.max_length} tokens")
         return 0
+
+    def _affordable(self, requests: Sequence[DraftRequest], budgets: list[int]) -> list[int]:
+        """The budgets, 0 for drafts that the cache has no room for. Known before a token is drawn, so no
+        draft's length depends on what it says. Who holds rows comes before who would have to begin anew."""
+        cache = self.model.cache
+        taken = 0
+        for i in sorted(range(len(requests)), key=lambda i: not self.num_computed(requests[i].seq)):
+            seq, free = requests[i].seq, cache.free_pages()
+            if free is None or not budgets[i]:
+                continue
+            rows = len(requests[i].tokens) - self.num_computed(seq) + budgets[i] - 1
+            pages = cache.cost(_own(seq), rows)
+            if taken + pages <= free:
+                taken += pages
+                continue
+            cache.truncate(_own(seq), 0)
+            budgets[i] = 0
+            self._tell("its cache is full, so some drafts are left out")
+        return budgets
+
+    def _tell(self, what: str) -> None:
+        if what not in self._told:
+            self._told.add(what)
+            logger.warning("%s: %s", self.name, what)
 
     def _catch_up(self, requests: dict[int, DraftRequest]) -> dict[int, NDArray[np.float32]]:
         """Feeds every request its uncomputed tokens, in passes of at most `max_rows`; returns the logits

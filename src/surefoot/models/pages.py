@@ -1,7 +1,7 @@
-"""Whose rows lie on which page: counted, shared, copied before a write, and given back. Knows no keys, no values.
+"""Whose rows lie on which page: counted, shared, copied before a write, given back. Knows no keys or values.
 
-Both caches keep their books with it, the decoders' (models/kv.py) and the toy model's (models/toy.py), so that
-what a page costs is the same for both.
+Both caches keep their books with it, the decoders' (models/kv.py) and the toy model's (models/toy.py), so
+that what a page costs is the same for both.
 """
 
 from __future__ import annotations
