@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LARGER = "qwen"
+SERVE = "surefoot serve"  # these run in tests/test_server_examples.py, with all of server.md
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,14 @@ def parameter(command: Command) -> object:
     return pytest.param(command, id=str(command), marks=marks)
 
 
+def is_run(command: Command) -> bool:
+    return "surefoot " in command.line and SERVE not in command.line
+
+
+def has_examples(document: Path) -> bool:
+    return bool(blocks(document, "python")) and document.name != "server.md"
+
+
 @pytest.fixture(scope="module", autouse=True)
 def loaded_once() -> Iterator[None]:
     """Examples share what they load."""
@@ -74,7 +83,7 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("command", [parameter(c) for c in commands() if "surefoot " in c.line])
+@pytest.mark.parametrize("command", [parameter(c) for c in commands() if is_run(c)])
 def test_a_command_runs(
     command: Command, desk: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,7 +103,7 @@ def test_a_script_that_is_named_can_be_run() -> None:
     assert all(os.access(ROOT / name, os.X_OK) for name in named)
 
 
-@pytest.mark.parametrize("document", [d for d in DOCUMENTS if blocks(d, "python")], ids=lambda d: d.name)
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if has_examples(d)], ids=lambda d: d.name)
 def test_the_python_examples_run(document: Path) -> None:
     names: dict[str, object] = {}
     for block in blocks(document, "python"):
