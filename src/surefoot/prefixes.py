@@ -108,12 +108,13 @@ class Prefixes:
         return keys
 
     def evict(self) -> bool:
-        """Gives up the last page of the sequence that was used least recently; False when there is none."""
+        """Gives up the last page of the sequence that was used least recently, and what is left of it if
+        another one has that too; False when there is none."""
         if not self._retired:
             return False
         seq = next(iter(self._retired))
         keys = self._keys[seq]
-        if len(keys) == 1:
+        if len(keys) == 1 or len(self._index[keys[-2]].retired) > 1:
             self._drop(seq)
         else:
             self._let_go(keys.pop(), seq)

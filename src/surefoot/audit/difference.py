@@ -45,7 +45,8 @@ class Explanation:
 
 
 def first_difference(plain: Result, speculated: Result) -> Difference | None:
-    """None when nothing that a caller sees differs; log-probabilities may, by what kernels round."""
+    """None when nothing that a caller sees differs; log-probabilities may, by what kernels round, and so may
+    what of a prompt others had computed."""
     ours, theirs = plain.token_ids, speculated.token_ids
     for index in range(max(len(ours), len(theirs))):
         pair = [ids[index] if index < len(ids) else None for ids in (ours, theirs)]
@@ -54,10 +55,13 @@ def first_difference(plain: Result, speculated: Result) -> Difference | None:
     for index, (mine, other) in enumerate(zip_longest(plain.logprobs or (), speculated.logprobs or ())):
         if mine is None or other is None or abs(mine.chosen - other.chosen) > _ROUNDING:
             return Difference("log-probability", index, mine and mine.chosen, other and other.chosen)
-    for what in ("finish_reason", "text", "usage"):
+    for what in ("finish_reason", "text"):
         values = getattr(plain, what), getattr(speculated, what)
         if values[0] != values[1]:
             return Difference(what.replace("_", " "), len(ours), *values)
+    billed = plain.usage, replace(speculated.usage, cached_tokens=plain.usage.cached_tokens)
+    if billed[0] != billed[1]:
+        return Difference("usage", len(ours), *billed)
     return None
 
 

@@ -208,7 +208,7 @@ class PageTable:
     def _take(self, after: int | None) -> int:
         page = self.pool.take(after)
         if page is None:
-            double = 2 * self.pool.num_pages
+            double = max(1, 2 * self.pool.num_pages)
             self.pool.resize(double if self._limit is None else min(double, self._limit))
             page = self.pool.take(after)
             assert page is not None
