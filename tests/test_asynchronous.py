@@ -126,7 +126,7 @@ def test_a_bad_request_raises_before_the_first_chunk(prompt: Any, params: Any, m
 def test_closing_a_generator_at_any_chunk_drops_the_request(taken: int) -> None:
     async def main() -> None:
         model = toy_model()
-        async with AsyncEngine(engine_of(model, draft="none")) as engine:
+        async with AsyncEngine(engine_of(model, draft="none", prefix_cache=False)) as engine:
             chunks = engine.generate("hello", SamplingParams(seed=1, max_tokens=300, ignore_eos=True))
             for _ in range(taken):
                 await anext(chunks)
@@ -141,7 +141,7 @@ def test_closing_a_generator_at_any_chunk_drops_the_request(taken: int) -> None:
 def test_cancelling_a_consumer_drops_its_request_before_the_next_round() -> None:
     async def main() -> None:
         model = Gated()
-        async with AsyncEngine(engine_of(model)) as engine:
+        async with AsyncEngine(engine_of(model, prefix_cache=False)) as engine:
             task = asyncio.create_task(whole_answer(engine.generate("hello", PARAMS)))
             await model.has_begun()
             task.cancel()
@@ -345,6 +345,6 @@ def test_whatever_comes_and_goes_nobody_hangs_and_nothing_is_left(
                 alone = engine_of(toy_model()).generate([one.seed], params)[0]
                 assert one.token_ids == alone.token_ids
         assert len(model.cache) == 0
-        assert engine.load.running == engine.load.waiting == 0
+        assert engine.load.running == engine.load.waiting == engine.load.pages_used == 0
 
     run(main)

@@ -117,7 +117,7 @@ def test_the_key_is_asked_for_everywhere_but_at_health() -> None:
                 assert (response.status_code, response.headers["www-authenticate"]) == (401, "Bearer")
                 assert message_of(response).startswith("api key: it is missing")
             for wrong in ("Bearer secre", "Bearer secrets", "Bearer secret ", "Basic secret", "Bearer é"):
-                headers = {"Authorization": wrong.encode()}
+                headers = {b"Authorization": wrong.encode()}
                 response = await client.post(COMPLETIONS, json=SHORT, headers=headers)
                 assert response.status_code == 401
                 assert message_of(response).startswith("api key: it is wrong")
@@ -221,7 +221,10 @@ def test_more_than_may_wait_is_429_with_retry_after() -> None:
 def test_a_client_that_goes_away_frees_its_request_within_a_round(stream: bool) -> None:
     async def main() -> None:
         model = Gated()
-        async with toy_service(model) as served, listening(served) as (server, client):
+        async with (
+            toy_service(model, prefix_cache=False) as served,
+            listening(served) as (server, client),
+        ):
             async with asyncio.TaskGroup() as tasks:
                 asked = tasks.create_task(client.post(COMPLETIONS, json={**ENDLESS, "stream": stream}))
                 await model.is_held()

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from surefoot.results import Chunk
 from surefoot.types import BusyError, ClosedError, DeadlineError, SamplingParams, SurefootError, whole
@@ -139,7 +139,7 @@ class AsyncEngine:
         self._commands.put(self._stop)
         await ended
 
-    async def __aenter__(self) -> AsyncEngine:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from surefoot.commands.options import DEFAULT_MODEL, add_engine_flags, number, whole
 from surefoot.commands.session import given, say_loading
+
+if TYPE_CHECKING:
+    from surefoot.server.settings import Settings
 
 _FLAGS: tuple[tuple[str, str, str, Callable[[str], object], str], ...] = (
     (
@@ -72,12 +75,17 @@ def add(commands: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from surefoot.server.settings import resolve
-
-    flags = [flag[1].removeprefix("--").replace("-", "_") for flag in _FLAGS]
-    names = (*_NAMES, *flags, *(switch[2] for switch in _SWITCHES))
-    settings = resolve(given(args, names), args.config, {"model": DEFAULT_MODEL}, os.environ)
+    settings = given_settings(args, os.environ)
     say_loading(settings.model)
     from surefoot.server.run import serve
 
     serve(settings)
+
+
+def given_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> Settings:
+    """What flags, file and environment make."""
+    from surefoot.server.settings import resolve
+
+    flags = [flag[1].removeprefix("--").replace("-", "_") for flag in _FLAGS]
+    names = (*_NAMES, *flags, *(switch[2] for switch in _SWITCHES))
+    return resolve(given(args, names), args.config, {"model": DEFAULT_MODEL}, environment)

@@ -76,5 +76,5 @@ async def _bad_body(request: Request, error: Exception) -> Response:
 
 
 def _told(request: Request, error: ApiError) -> Response:
-    note(request, error=error.kind, param=error.param)
+    note(request, failure=error.kind, param=error.param)
     return error_response(error)

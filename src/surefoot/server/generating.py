@@ -13,10 +13,9 @@ from surefoot.results import Result
 from surefoot.server.answers import Failure, metrics, usage
 from surefoot.server.errors import ApiError
 from surefoot.server.fields import Ask, Shared
-from surefoot.server.middleware import note
 from surefoot.server.runs import Run
 from surefoot.server.service import Service
-from surefoot.server.stream import Event, Writer, stream
+from surefoot.server.stream import Event, Writer, note_usage, stream
 from surefoot.text import Tokenizer
 from surefoot.types import SurefootError
 
@@ -65,12 +64,6 @@ async def respond(
         results = await run.results()
     note_usage(request, results)
     return JSONResponse(dict(shape.whole(results)))
-
-
-def note_usage(request: Request, results: Sequence[Result]) -> None:
-    """For the request's line in the log."""
-    used = usage(results)
-    note(request, prompt_tokens=used["prompt_tokens"], completion_tokens=used["completion_tokens"])
 
 
 class Addressed(Protocol):

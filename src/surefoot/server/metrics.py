@@ -67,6 +67,8 @@ class Metrics:
     def __call__(self, event: Event) -> None:
         """Counts one request's part of a round."""
         self._prompt_tokens.inc(event.prompt_rows)
+        self._queries.inc(event.prompt_rows + event.cached_tokens)
+        self._hits.inc(event.cached_tokens)
         self._generated.inc(len(event.emitted))
         if not event.draft_tokens:
             return
@@ -90,8 +92,6 @@ class Metrics:
         self._whole.observe(seconds)
 
     def finish(self, result: Result, seconds: float) -> None:
-        self._queries.inc(result.usage.prompt_tokens)
-        self._hits.inc(result.usage.cached_tokens)
         for choice in result.choices:
             self._ended.labels(self._model_name, choice.finish_reason).inc()
         if result.stats.tokens_per_second:

@@ -55,7 +55,7 @@ class Requests:
             await self._app(scope, receive, named)
         except Exception as error:
             told = api_error(error)
-            noted.update(error=told.kind, param=told.param)
+            noted.update(failure=told.kind, param=told.param)
             fault = error if told.status == 500 else None
             if status:  # the head is out: that the answer breaks off is all that the client can be told
                 raise

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from surefoot.asynchronous import AsyncEngine
 from surefoot.engine import Engine, lookahead
 from surefoot.loading import LoadedModel, load_model
-from surefoot.pairing import NO_DRAFT, names_a_model
+from surefoot.pairing import names_a_model
 from surefoot.server.app import create_app
 from surefoot.server.logs import configure, log
 from surefoot.server.machine import bind, free_memory, kv_memory, url_of
@@ -39,7 +40,7 @@ def serve(settings: Settings) -> None:
     and the rest is ended. A second signal ends the program at once. Raises SurefootError for what can't be
     served, before anyone is told that it is."""
     configure(settings.log_level)
-    controller = lookahead(settings.draft, settings.draft_tokens, settings.max_rows)  # before loading
+    lookahead(settings.draft, settings.draft_tokens, settings.max_rows)  # before loading, which takes seconds
     with bind(settings.host, settings.port) as bound:
         target, draft = _load(settings)
         settings = _resolved(settings, target, draft)
@@ -57,8 +58,7 @@ def serve(settings: Settings) -> None:
                 prompt_rows=settings.prompt_rows,
                 trace=record,
             )
-            longest = 0 if settings.draft == NO_DRAFT else controller.draft_tokens
-            asyncio.run(_serve(settings, engine, metrics, target, longest, bound))
+            asyncio.run(_serve(settings, engine, metrics, target, bound))
 
 
 async def _serve(
@@ -66,7 +66,6 @@ async def _serve(
     engine: Engine,
     metrics: Metrics,
     target: LoadedModel,
-    max_draft_tokens: int,
     bound: socket.socket,
 ) -> None:
     running = ObservedEngine(
@@ -77,7 +76,7 @@ async def _serve(
         tokenizer=target.tokenizer,
         names=settings.served_model_name,
         max_length=engine.max_length,
-        max_draft_tokens=max_draft_tokens,
+        max_draft_tokens=engine.max_draft_tokens,
         timeout=settings.timeout,
         created=int(time.time()),
     )
@@ -102,7 +101,7 @@ class Server(uvicorn.Server):
     gets an end. announce: called once connections are accepted."""
 
     def __init__(
-        self, config: uvicorn.Config, engine: ObservedEngine, grace: float, announce: Callable[[], None]
+        self, config: uvicorn.Config, engine: AsyncEngine, grace: float, announce: Callable[[], None]
     ) -> None:
         super().__init__(config)
         self._engine, self._grace, self._announce = engine, grace, announce
@@ -170,17 +169,28 @@ def _resolved(settings: Settings, target: LoadedModel, draft: LoadedModel | str)
 
 @contextmanager
 def _recorded(path: str | None, metrics: Metrics) -> Iterator[Callable[[Event], None]]:
-    """What takes the events of a trace: the metrics, and a file where one is wanted."""
+    """What takes the events of a trace: the metrics, and a file where one is wanted. A full disk ends the
+    file, not the server."""
     if path is None:
         yield metrics
         return
-    with Writer(path) as writer:
+    writer = Writer(path)
+    writes = True
 
-        def both(event: Event) -> None:
-            metrics(event)
-            writer(event)
+    def both(event: Event) -> None:
+        nonlocal writes
+        metrics(event)
+        try:
+            if writes:
+                writer(event)
+        except SurefootError as error:
+            writes = False
+            log("error", "trace", message=str(error))
 
+    try:
         yield both
+    finally:
+        writer.close()
 
 
 def _announce(settings: Settings, url: str) -> None:

@@ -14,6 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from surefoot.results import Chunk, Result
 from surefoot.sampling import TopLogprobs
+from surefoot.server.answers import usage
 from surefoot.server.errors import api_error
 from surefoot.server.listings import Token
 from surefoot.server.logs import log
@@ -78,13 +79,21 @@ class EventStream(StreamingResponse):
             await self._run.close()
 
 
+def note_usage(request: Request, results: Sequence[Result]) -> None:
+    """For the request's line in the log."""
+    used = usage(results)
+    note(request, prompt_tokens=used["prompt_tokens"], completion_tokens=used["completion_tokens"])
+
+
 async def _events(request: Request, run: Run, writer: Writer) -> AsyncGenerator[bytes, None]:
     try:
         async with aclosing(run.chunks()) as chunks:
             async for place, chunk in chunks:
                 for event in writer.write(place, chunk):
                     yield _line(event)
-        for event in writer.end(await run.results()):
+        results = await run.results()
+        note_usage(request, results)
+        for event in writer.end(results):
             yield _line(event)
     except Exception as error:
         told = api_error(error)
