@@ -24,6 +24,7 @@ from surefoot.types import Constraint, SurefootError
 _COMPILED = 16  # grammars kept; each may hold a lexer of `max_lexer_states`, about 1.5 kB each
 _STACK = 256 * 2**20  # bytes, of the compiler's thread: it recurses along chains of rules
 _LONGEST = 300  # characters of a reason
+_NO_TOKEN = "NoExtensionBias"  # llguidance's word for a place that no token leads away from
 _SPECIAL = b"\xff"  # llguidance's mark of a token that stands for no text; no UTF-8 has this byte
 
 # What one grammar may cost; beyond it the parser gives up. The first few also stand in llguidance's defaults.
@@ -78,8 +79,6 @@ class Grammars:
         if len(first):
             matcher.allowed([int(first[0])])
             matcher.allowed(())
-        elif not matcher.done:
-            raise SurefootError("grammar: no token of this model can begin what it describes")
 
     @cached_property
     def _vocabulary(self) -> LLTokenizer:
@@ -238,6 +237,8 @@ def _reason(error: str, located: bool = False) -> str:
     """llguidance's reason on one line, without its echo of the source, and the place only if it means
     something to the reader."""
     said = " ".join(re.split(r"\n\s*\d+ \| |\n<", error)[0].split())
+    if said == _NO_TOKEN:
+        return "no token of this model can go on where it would have to go on"
     if not located:
         said = re.sub(r"^at \d+\(\d+\): ", "", said)
     return said if len(said) <= _LONGEST else f"{said[: _LONGEST // 2]} … {said[-_LONGEST // 2 :]}"
