@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 
-from surefoot.results import Choice, Result
+from surefoot.results import Result
 from surefoot.sampling import TopLogprobs
 from surefoot.text import Tokenizer
 from tests.api import Json
@@ -59,7 +59,17 @@ def same_choices(got: Sequence[Json], want: Result | Sequence[Result], text: str
         assert choice["seed"] == seed
 
 
-def same_lists(lists: Json, want: Choice, tokenizer: Tokenizer, start: int = 0) -> None:
+class Listed(Protocol):
+    """An engine's choice, or an oracle's."""
+
+    @property
+    def token_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def logprobs(self) -> tuple[TopLogprobs, ...] | None: ...
+
+
+def same_lists(lists: Json, want: Listed, tokenizer: Tokenizer, start: int = 0) -> None:
     """Completions' log-probabilities of an answer. start: entries of an echo before it."""
     assert want.logprobs is not None
     size = len(want.token_ids)
@@ -76,7 +86,7 @@ def same_lists(lists: Json, want: Choice, tokenizer: Tokenizer, start: int = 0) 
         same_numbers(list(found.values()), place.values.tolist())
 
 
-def same_content(content: Sequence[Json], want: Choice, tokenizer: Tokenizer) -> None:
+def same_content(content: Sequence[Json], want: Listed, tokenizer: Tokenizer) -> None:
     """Chat's log-probabilities of an answer."""
     assert want.logprobs is not None
     assert [bytes(entry["bytes"]) for entry in content] == [

@@ -33,15 +33,19 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 @dataclass
 class Api:
-    """A running server. model, tokenizer: what it serves, for solo runs of the same."""
+    """A running server, and what it serves."""
 
     url: str
+    served: Service
     model: ToyModel
-    tokenizer: Tokenizer
     client: httpx.Client = field(init=False)
 
     def __post_init__(self) -> None:
         self.client = httpx.Client(base_url=self.url, timeout=60)
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.served.tokenizer
 
     def post(self, path: str, **body: object) -> httpx.Response:
         return self.client.post(path, content=json.dumps(body), headers=AS_JSON)
@@ -62,13 +66,19 @@ class Api:
 
     def events(self, path: str, **body: object) -> list[Json]:
         """The events of a complete stream."""
+        *events, last = self.lines(path, **body)
+        assert last == "[DONE]"
+        return [strictly(event) for event in events]
+
+    def lines(self, path: str, **body: object) -> list[str]:
+        """What the events of a stream carry."""
         response = self.post(path, stream=True, **body)
-        text = response.text
-        assert response.status_code == 200, text
+        assert response.status_code == 200, response.text
         assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
-        *lines, last, end = text.split("\n\n")
-        assert (last, end) == ("data: [DONE]", "")
-        return [strictly(line.removeprefix("data: ")) for line in lines]
+        *lines, end = response.text.split("\n\n")
+        assert end == ""
+        assert all(line.startswith("data: ") and "\n" not in line for line in lines)
+        return [line.removeprefix("data: ") for line in lines]
 
     def openai(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
@@ -98,6 +108,7 @@ def serving(
     """A server over the toy model, or another. service: further arguments of `toy_service`."""
     model, tokenizer = model or toy_model(), tokenizer or byte_tokenizer()
     started = threading.Event()
+    services: list[Service] = []
     servers: list[uvicorn.Server] = []
     failed: list[BaseException] = []
 
@@ -107,6 +118,7 @@ def serving(
             config = uvicorn.Config(application(served), port=0, log_level="error", lifespan="off")
             server = uvicorn.Server(config)
             server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+            services.append(served)
             servers.append(server)
             task = asyncio.create_task(server.serve())
             while not server.started and not task.done():
@@ -128,7 +140,7 @@ def serving(
     try:
         assert not failed, failed
         port = servers[0].servers[0].sockets[0].getsockname()[1]
-        api = Api(f"http://127.0.0.1:{port}", model, tokenizer)
+        api = Api(f"http://127.0.0.1:{port}", services[0], model)
         with api.client:
             yield api
     finally:
