@@ -23,7 +23,7 @@ from surefoot.server.service import Service
 from surefoot.server.settings import Settings
 from surefoot.text import Tokenizer
 from surefoot.types import SamplingParams
-from tests.serving import CONTEXT, NAME, byte_tokenizer, toy_model, toy_service
+from tests.serving import NAME, byte_tokenizer, toy_model, toy_service
 
 Json = dict[str, Any]
 
@@ -114,7 +114,7 @@ def serving(
 
     async def serve() -> None:
         async with toy_service(model, tokenizer=tokenizer, **service) as served:
-            served = replace(served, max_length=min(CONTEXT, model.max_length))
+            served = replace(served, max_length=model.max_length)
             config = uvicorn.Config(application(served), port=0, log_level="error", lifespan="off")
             server = uvicorn.Server(config)
             server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
