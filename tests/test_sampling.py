@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from surefoot.noise import race, token_key
+from surefoot.rounds import prompt_logprobs_of
 from surefoot.sampling import Candidates, History, target_probs, top_logprobs
 from surefoot.types import SamplingParams, SurefootError
 
@@ -269,6 +270,45 @@ def test_nothing_left_to_choose_is_one_line(temperature: float) -> None:
 def test_a_damaged_row_is_named(temperature: float, bad: float) -> None:
     with pytest.raises(ValueError, match="position 2"):
         target_probs(row(0, bad, 1), SamplingParams(temperature=temperature), History([1], [0]))
+
+
+def test_a_grammar_takes_what_it_forbids_out_before_the_filters() -> None:
+    logits = np.log(row(0.4, 0.3, 0.2, 0.1))
+    allowed = np.array([False, True, True, True, True])  # longer than the row: a vocabulary's padding
+    params = SamplingParams(temperature=1.0, top_p=0.8, logit_bias={0: 100})
+    candidates = target_probs(logits, params, History(allowed=allowed))
+    assert candidates.ids.tolist() == [1, 2]  # of 0.5, 0.33 and 0.17
+    assert candidates.probs == pytest.approx([0.6, 0.4])
+    cold = target_probs(logits, SamplingParams(temperature=0), History(allowed=allowed))
+    assert cold.ids.tolist() == [1]
+    assert target_probs(logits, SamplingParams(top_k=1), History(allowed=allowed)).ids.tolist() == [1]
+
+
+@given(rows, filters, st.data())
+def test_a_grammar_is_the_same_as_a_row_without_what_it_forbids(
+    logits: list[float], params: SamplingParams, data: st.DataObject
+) -> None:
+    allowed = np.array(data.draw(st.lists(st.booleans(), min_size=len(logits), max_size=len(logits))))
+    without = np.where(allowed, row(*logits), np.float32(-INF)).astype(np.float32)
+    if without.max() == -INF:
+        with pytest.raises(
+            SurefootError, match=r"^position 1: every token that the grammar allows is banned"
+        ):
+            target_probs(row(*logits), params, History([1], allowed=allowed))
+        return
+    masked, wanted = target_probs(row(*logits), params, History(allowed=allowed)), by_sorting(without, params)
+    assert masked.ids.tolist() == wanted.ids.tolist()
+    assert masked.probs.tolist() == wanted.probs.tolist()
+
+
+def test_a_prompts_logprobs_are_each_of_the_row_before() -> None:
+    logits = np.stack([row(1, 3, 3, 0), row(0, 0, 5, 0)])
+    first, second = prompt_logprobs_of([3, 2], logits, 2)
+    assert (first.ids.tolist(), second.ids.tolist()) == ([1, 2], [2, 0])
+    assert first.chosen == top_logprobs(logits[0], 3, 0).chosen
+    assert second.chosen == second.values[0] == top_logprobs(logits[1], 2, 0).chosen
+    with pytest.raises(ValueError, match="longer"):
+        prompt_logprobs_of([3], logits, 2)
 
 
 def test_top_logprobs_are_the_models_own() -> None:
