@@ -258,6 +258,19 @@ def test_no_calls_and_no_word_of_tools() -> None:
         assert (choice["message"]["content"], choice["finish_reason"]) == (ONE, "stop")
 
 
+@pytest.mark.parametrize("choice", ["auto", "required", "none"])
+@pytest.mark.parametrize("name", ["response_format", "structured_outputs"])
+def test_an_answer_of_a_form_can_call_nothing(name: str, choice: str) -> None:
+    form: Json = {"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a+"}}
+    with tooling(saying("x", WEATHER)) as api:
+        body: Json = {"messages": MESSAGES, "tools": [WEATHER], name: form[name], "max_tokens": 5}
+        if choice == "none":
+            api.ask(CHAT, **body, tool_choice=choice)
+        else:
+            told = api.refusal(CHAT, **body, tool_choice=choice)
+            assert told == f"{name}: given with tools; an answer can't be both"
+
+
 def test_calls_and_what_they_gave_go_back() -> None:
     with tooling(saying(ONE, WEATHER)) as api:
         body: Json = {"tools": [WEATHER], "temperature": 0, "max_tokens": 300}

@@ -177,11 +177,6 @@ class ChatBody(Shared):
         return (self.top_logprobs or 0) if self.logprobs else None
 
     @property
-    def size(self) -> int:
-        """Characters of the conversation, roughly."""
-        return sum(message.size for message in self.messages)
-
-    @property
     def usable_tools(self) -> list[Tool]:
         return [] if self.tool_choice == "none" else self.tools or []
 
@@ -203,13 +198,14 @@ class ChatBody(Shared):
         ways = {
             "response_format": _of_format(self.response_format),
             "structured_outputs": constraint(self.structured_outputs),
-            "tool_choice": of_tools,
+            "tools": of_tools,
         }
-        given = {name: found for name, found in ways.items() if found is not None}
+        given = [name for name, found in ways.items() if found is not None]
+        if self.usable_tools and "tools" not in given:  # it may call them, which is no text of a form
+            given.append("tools")
         if len(given) > 1:
-            first, second, *_ = given
-            raise SurefootError(f"{first}: given with {second}; an answer can't be both")
-        return next(iter(given.values()), None)
+            raise SurefootError(f"{given[0]}: given with {given[1]}; an answer can't be both")
+        return ways[given[0]] if given else None
 
 
 def _of_format(wanted: TextFormat | ObjectFormat | SchemaFormat | None) -> Constraint | None:

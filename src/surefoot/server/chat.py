@@ -51,7 +51,7 @@ async def chat(body: ChatBody, request: Request, served: Annotated[Service, Depe
     """Answers a conversation."""
     check_model(body, served)
     body.check()
-    prompt = await off_loop(body.size, lambda: _prompt(body, served))
+    prompt = await off_loop(len(await request.body()), lambda: _prompt(body, served))
     check_room("messages", prompt, served)
     made = ask(
         body,

@@ -56,8 +56,9 @@ async def complete(
     """Continues one prompt or several."""
     check_model(body, served)
     body.check()
-    size = sum(map(len, body.prompts))
-    prompts = await off_loop(size, lambda: [_prompt(given, body, served.tokenizer) for given in body.prompts])
+    prompts = await off_loop(
+        len(await request.body()), lambda: [_prompt(given, body, served.tokenizer) for given in body.prompts]
+    )
     for prompt in prompts:
         check_room("prompt", prompt.ids, served)
     asks = [
