@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from surefoot.commands.options import DEFAULT_MODEL, add_engine_flags, number, whole
-from surefoot.commands.session import given, say_loading
+from surefoot.commands.session import given, say_inexact, say_loading
 
 if TYPE_CHECKING:
     from surefoot.server.settings import Settings
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace) -> None:
     say_loading(settings.model)
     from surefoot.server.run import serve
 
-    serve(settings)
+    serve(settings, told=say_inexact)
 
 
 def given_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> Settings:

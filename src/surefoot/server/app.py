@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 
 from surefoot.server import chat, completions, tokens
@@ -18,7 +18,7 @@ from surefoot.server.mistakes import body_error
 from surefoot.server.service import Service, service
 from surefoot.server.settings import Settings
 
-HEALTH = "/health"
+HEALTH, METRICS = "/health", "/metrics"
 
 router = APIRouter()
 
@@ -35,7 +35,7 @@ def create_app(serving: Service, settings: Settings, metrics: Metrics) -> FastAP
     app.add_middleware(Connection, max_body=settings.max_body_bytes)  # innermost first
     if settings.api_key is not None:
         app.add_middleware(Key, key=settings.api_key, free=(HEALTH,))
-    app.add_middleware(Requests)
+    app.add_middleware(Requests, quiet=(HEALTH, METRICS))
     return app
 
 
@@ -46,7 +46,7 @@ async def health(serving: Annotated[Service, Depends(service)]) -> JSONResponse:
     return JSONResponse({"status": "ok" if is_open else "closing"}, 200 if is_open else 503)
 
 
-@router.get("/metrics")
+@router.get(METRICS, response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """Everything counted, in Prometheus's text format."""
     found: Metrics = request.app.state.metrics

@@ -97,7 +97,10 @@ def encode(name: str, tokenizer: Tokenizer, text: str, add_special: bool) -> tup
 
 
 def check_room(name: str, ids: Sequence[int], served: Service) -> None:
-    """Raises SurefootError for a prompt that leaves no room for an answer."""
+    """Raises SurefootError for a prompt that is too long, or leaves no room for an answer."""
+    longest = served.max_prompt_tokens
+    if longest is not None and len(ids) > longest:
+        raise SurefootError(f"{name}: {len(ids)} tokens are too many; allowed is {longest}")
     if len(ids) >= served.max_length:
         raise SurefootError(
             f"{name}: {len(ids)} tokens are too many; the context of {served.max_length} leaves room for "

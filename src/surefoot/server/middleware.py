@@ -28,11 +28,11 @@ class Requests:
     """Gives each request its id, answers for the errors it ends with, and logs it. Outermost.
 
     The id is the client's own X-Request-Id where that is sane; it is in `request.state.request_id`, in the
-    response, and in the log.
+    response, and in the log. quiet: paths that machines ask all the time, logged at level debug.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    def __init__(self, app: ASGIApp, quiet: tuple[str, ...] = ()) -> None:
+        self._app, self._quiet = app, quiet
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -63,7 +63,8 @@ class Requests:
         finally:
             noted |= {"method": scope["method"], "path": scope["path"], "status": status or CLIENT_GONE}
             noted["ms"] = round(1000 * (time.perf_counter() - began), 1)
-            log("error" if fault else "info", "request", fault=fault, **noted)
+            level = "error" if fault else "debug" if scope["path"] in self._quiet else "info"
+            log(level, "request", fault=fault, **noted)
 
 
 def error_response(error: ApiError) -> JSONResponse:

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 _LAST_WORDS = 5  # seconds that clients have for taking the ends of their answers
 
 
-def serve(settings: Settings) -> None:
+def serve(settings: Settings, told: Callable[[LoadedModel], None] = lambda target: None) -> None:
     """Serves until SIGINT or SIGTERM: then requests are refused, those in flight may finish within the grace,
     and the rest is ended. A second signal ends the program at once. Raises SurefootError for what can't be
-    served, before anyone is told that it is."""
-    configure(settings.log_level)
+    served, before anyone is told that it is. told: called with the target once it is loaded."""
     lookahead(settings.draft, settings.draft_tokens, settings.max_rows)  # before loading, which takes seconds
     with bind(settings.host, settings.port) as bound:
         target, draft = _load(settings)
+        told(target)
         settings = _resolved(settings, target, draft)
         metrics = Metrics(settings.served_model_name[0])
         with _recorded(settings.trace, metrics) as record:
@@ -58,6 +58,7 @@ def serve(settings: Settings) -> None:
                 prompt_rows=settings.prompt_rows,
                 trace=record,
             )
+            configure(settings.log_level)
             asyncio.run(_serve(settings, engine, metrics, target, bound))
 
 
@@ -79,6 +80,7 @@ async def _serve(
         max_draft_tokens=engine.max_draft_tokens,
         timeout=settings.timeout,
         created=int(time.time()),
+        max_prompt_tokens=settings.max_prompt_tokens,
     )
     config = uvicorn.Config(
         create_app(serving, settings, metrics),

@@ -18,7 +18,7 @@ class Service:
     """names: those that requests may give as `model`, the first of which answers bear. max_length: of prompt
     and output together, in tokens. max_draft_tokens: the longest draft that a request may ask for. timeout:
     seconds that a request may take unless it asks for fewer, None for any. created: when the server started,
-    seconds since 1970."""
+    seconds since 1970. max_prompt_tokens: of the prompt alone, None for as many as max_length leaves."""
 
     engine: AsyncEngine
     tokenizer: Tokenizer
@@ -27,6 +27,7 @@ class Service:
     max_draft_tokens: int
     timeout: float | None
     created: int
+    max_prompt_tokens: int | None = None
 
 
 def service(request: Request) -> Service:
