@@ -106,21 +106,15 @@ class Memory:
 
     def _begin(self, request: Request) -> int:
         """Starts the request's sequence in the cache, and returns how many rows it has."""
-        seq, source = request.seq, request.source
-        rows = request.shareable
-        if (
-            self._reuse
-            and source is not None
-            and source.seq in self._admitted
-            and source.num_computed >= rows
-        ):
-            self._cache.fork(seq, source.seq, rows)
+        seq, source, rows = request.seq, request.source, request.shareable
+        if not self._reuse or not rows:
+            self._cache.add(seq)
+            return 0
+        if source and source.seq in self._admitted and source.num_computed >= rows and not request.output:
+            self._cache.fork(seq, source.seq, rows)  # to the row, not to the page
             self._prefixes.commit(seq, request.tokens, rows)
             return rows
-        if self._reuse and rows:
-            return self._prefixes.fork_longest(seq, request.tokens, rows)
-        self._cache.add(seq)
-        return 0
+        return self._prefixes.fork_longest(seq, request.tokens, rows)
 
     def _leave(self, request: Request, kept_as: int) -> None:
         if not self._admitted.pop(request.seq, None):

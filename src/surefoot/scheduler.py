@@ -123,7 +123,12 @@ class Scheduler(Generic[J]):
         decoding = self._decoding(budget, room)
         prompts = [slot for job in self._running if job.prompt_left and (slot := room.prompt(job))]
         slots, short = self._reserved([*decoding, *prompts])
-        return slots if short else slots + self._admitted(budget, room)
+        if not short:
+            return slots + self._admitted(budget, room)
+        if not slots:  # whoever had the rows got no pages
+            oldest = self._slot(self._running[0], budget, _Room(self._limits))
+            slots, _ = self._reserved([oldest] if oldest else [])
+        return slots
 
     def _decoding(self, budget: Callable[[J, int], int], room: _Room) -> list[Slot[J]]:
         """Those that decode and fit; those that don't have the first turn next time."""
@@ -132,7 +137,7 @@ class Scheduler(Generic[J]):
         for job in self._turns:
             if job.prompt_left:
                 continue
-            slot = room.draft(job, budget(job, len(self._running)))
+            slot = self._slot(job, budget, room)
             if slot is None:
                 passed_over.append(job)
             else:
@@ -140,6 +145,10 @@ class Scheduler(Generic[J]):
         late = {id(job) for job in passed_over}
         self._turns = passed_over + [job for job in self._turns if id(job) not in late]
         return slots
+
+    def _slot(self, job: J, budget: Callable[[J, int], int], room: _Room) -> Slot[J] | None:
+        """What of a job fits into a round."""
+        return room.prompt(job) if job.prompt_left else room.draft(job, budget(job, len(self._running)))
 
     def _reserved(self, asked: list[Slot[J]]) -> tuple[list[Slot[J]], bool]:
         """The slots that get their pages, and whether there were too few for all."""
@@ -175,7 +184,7 @@ class Scheduler(Generic[J]):
             self._waiting.popleft()
             self._running.append(job)
             self._turns.append(job)
-            slot = room.prompt(job) if job.prompt_left else room.draft(job, budget(job, len(self._running)))
+            slot = self._slot(job, budget, room)
             if slot is None:
                 break
             if not self._memory.reserve(job, slot.rows):
