@@ -18,6 +18,7 @@ from surefoot.server.bodies import ChatBody, CompletionBody
 from surefoot.server.fields import LIMITS, Shared
 from surefoot.server.metrics import Metrics
 from surefoot.server.settings import Settings, resolve
+from surefoot.server.tokens import DetokenizeBody, TokenizeBody
 from tests.server_tables import CHAT, COMPLETIONS, DOCUMENT, SHARED, Row, named, rows, table
 
 BODIES: dict[str, type[BaseModel]] = {SHARED: Shared, COMPLETIONS: CompletionBody, CHAT: ChatBody}
@@ -44,6 +45,12 @@ def test_a_row_has_the_kind_the_limits_and_whether_it_is_needed(row: Row) -> Non
         assert row.allowed == WORDS[kinds[0]] + limits
     [default] = [cells[2] for cells in table(row.section, "field") if cells[0] == f"`{row.field}`"]
     assert (default == "needed") is field.is_required()
+
+
+def test_the_small_endpoints_have_their_rows() -> None:
+    listed = {cells[0].strip("`"): cells[1] for cells in table("### /tokenize and /detokenize", "field")}
+    assert {name for name, of in listed.items() if of != "detokenize"} == set(TokenizeBody.model_fields)
+    assert {name for name, of in listed.items() if of != "tokenize"} == set(DetokenizeBody.model_fields)
 
 
 def test_every_setting_has_its_row_with_its_default() -> None:
