@@ -1,9 +1,12 @@
-"""What the tests of the server share: a service over a toy model whose tokens are bytes."""
+"""What the tests of the asynchronous engine and the server share: a toy model whose tokens are bytes, one
+that waits to be let on, and a service over either."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import numpy as np
@@ -15,12 +18,14 @@ from tokenizers.models import BPE
 
 from surefoot.asynchronous import AsyncEngine
 from surefoot.engine import Engine
-from surefoot.models.base import Model
+from surefoot.models.base import Model, Segment
 from surefoot.models.tokenizer_parts import TokenizerParts
 from surefoot.models.toy import ToyModel, random_table
+from surefoot.results import Chunk, Result
 from surefoot.server.service import Service
 from surefoot.text import Tokenizer
 
+PATIENCE = 60  # seconds; only a hang takes so long
 NAME = "toy"
 CONTEXT = 400
 IM_START, IM_END = 256, 257  # behind the bytes, whose ids they are
@@ -43,6 +48,59 @@ def prose(prefix: tuple[int, ...]) -> NDArray[np.float32]:
 
 def toy_model() -> ToyModel:
     return ToyModel(prose, VOCAB_SIZE, max_length=CONTEXT, eos_token_ids=(IM_END,))
+
+
+class Gated(ToyModel):
+    """The toy model whose passes, but for the first so many, wait until the gate is open; the first that
+    does says that it is held."""
+
+    def __init__(self, free: int = 0) -> None:
+        super().__init__(prose, VOCAB_SIZE, CONTEXT, (IM_END,))
+        self.gate, self._held = threading.Event(), threading.Event()
+        self.passes, self._free = 0, free
+
+    def forward(self, batch: Sequence[Segment]) -> NDArray[np.float32]:
+        self.passes += 1
+        if self.passes > self._free:
+            self._held.set()
+            assert self.gate.wait(PATIENCE)
+        return super().forward(batch)
+
+    async def is_held(self) -> None:
+        assert await asyncio.to_thread(self._held.wait, PATIENCE)
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    """Runs a coroutine, which must not hang."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await main()
+
+    asyncio.run(bounded())
+
+
+def engine_of(model: ToyModel, **options: Any) -> Engine:
+    return Engine(model, tokenizer=byte_tokenizer(), **options)
+
+
+async def whole_answer(chunks: AsyncGenerator[Chunk, None]) -> Result:
+    async with aclosing(chunks):
+        result = [chunk async for chunk in chunks][-1].result
+    assert result
+    return result
+
+
+async def idle(engine: AsyncEngine) -> None:
+    """Returns once the engine holds no request; the caller bounds the wait."""
+    while engine.load.running or engine.load.waiting:
+        await asyncio.sleep(0)
+
+
+async def taken(engine: AsyncEngine, count: int) -> None:
+    """Returns once so many requests are the engine's business."""
+    while len(engine._open) < count:
+        await asyncio.sleep(0)
 
 
 def byte_tokenizer(template: str | None = TEMPLATE, prefix: tuple[int, ...] = ()) -> Tokenizer:

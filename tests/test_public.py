@@ -51,4 +51,4 @@ def test_what_results_are_made_of_is_public() -> None:
         for name in re.findall("[A-Z]\\w+", str(field.type))
     }
     assert {"Stats", "TopLogprobs", "Usage"} <= named
-    assert named - {"FinishReason", "None"} <= set(surefoot.__all__)
+    assert named - {"Exception", "FinishReason", "None", "PromptLogprobs"} <= set(surefoot.__all__)

@@ -100,6 +100,15 @@ def test_every_request_is_logged_with_its_id_and_counts_and_without_text(stream:
     assert logged[2]["failure"] == "invalid_request_error"
 
 
+def test_what_machines_ask_all_the_time_is_not_logged(stream: io.StringIO) -> None:
+    async def talk(client: httpx.AsyncClient) -> None:
+        for path in ("/health", "/metrics", "/v1/models"):
+            assert (await client.get(path)).status_code == 200
+
+    ask(talk)
+    assert [line["path"] for line in lines(stream)] == ["/v1/models"]
+
+
 def test_text_is_logged_when_it_is_wanted(stream: io.StringIO) -> None:
     ask(lambda client: client.post("/v1/completions", json={**ASKED, "n": 2}), log_prompts=True)
     answer, request = lines(stream)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -21,39 +21,11 @@ from surefoot.server.metrics import Metrics
 from surefoot.server.run import Server
 from surefoot.server.service import Service
 from surefoot.server.settings import Settings
-from tests.serving import CONTEXT, IM_END, NAME, VOCAB_SIZE, prose, toy_service
+from tests.serving import CONTEXT, NAME, PATIENCE, VOCAB_SIZE, Gated, idle, prose, run, taken, toy_service
 
-PATIENCE = 60  # seconds; only a hang takes so long
 COMPLETIONS = "/v1/completions"
 SHORT = {"prompt": "hello", "max_tokens": 5, "seed": 1}
 ENDLESS = {"prompt": "hello", "max_tokens": 350, "ignore_eos": True}
-
-
-def run(main: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(PATIENCE):
-            await main()
-
-    asyncio.run(bounded())
-
-
-class Gated(ToyModel):
-    """From the second pass on each waits until the gate is open; `held` tells that one does."""
-
-    def __init__(self) -> None:
-        super().__init__(prose, VOCAB_SIZE, CONTEXT, (IM_END,))
-        self.gate, self.held = threading.Event(), threading.Event()
-        self.passes = 0
-
-    def forward(self, batch: Sequence[Segment]) -> NDArray[Any]:
-        self.passes += 1
-        if self.passes > 1:
-            self.held.set()
-            assert self.gate.wait(PATIENCE)
-        return super().forward(batch)
-
-    async def is_held(self) -> None:
-        assert await asyncio.to_thread(self.held.wait, PATIENCE)
 
 
 @asynccontextmanager
@@ -79,11 +51,6 @@ async def listening(served: Service, grace: float = 0) -> AsyncIterator[tuple[Se
             yield server, client
         server.close("the test is over")
         await task
-
-
-async def idle(served: Service) -> None:
-    while served.engine.load.running or served.engine.load.waiting:
-        await asyncio.sleep(0)
 
 
 def message_of(response: httpx.Response) -> str:
@@ -200,27 +167,32 @@ def test_a_fault_of_ours_is_500_and_says_no_more(caplog: pytest.LogCaptureFixtur
 
 def test_more_than_may_wait_is_429_with_retry_after() -> None:
     async def main() -> None:
-        model = Gated()
+        model = Gated(free=1)
         async with (
             toy_service(model, max_requests=1, max_waiting=1) as served,
             asking(served) as client,
         ):
-            taken = [asyncio.create_task(client.post(COMPLETIONS, json=SHORT)) for _ in range(2)]
+            asked = [asyncio.create_task(client.post(COMPLETIONS, json=SHORT)) for _ in range(2)]
             await model.is_held()
+            await taken(served.engine, 2)
             response = await client.post(COMPLETIONS, json=SHORT)
             assert response.status_code == 429
             assert int(response.headers["retry-after"]) >= 1
             assert message_of(response).startswith("engine: 2 requests run or wait")
             model.gate.set()
-            assert [(await each).status_code for each in taken] == [200, 200]
+            assert [(await each).status_code for each in asked] == [200, 200]
 
     run(main)
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_away_frees_its_request_within_a_round(stream: bool) -> None:
+def test_a_client_that_goes_away_frees_its_request_within_a_round(
+    stream: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+
     async def main() -> None:
-        model = Gated()
+        model = Gated(free=1)
         async with (
             toy_service(model, prefix_cache=False) as served,
             listening(served) as (server, client),
@@ -232,10 +204,24 @@ def test_a_client_that_goes_away_frees_its_request_within_a_round(stream: bool) 
             while server.server_state.tasks:  # until it has seen it, and ended its own work
                 await asyncio.sleep(0.001)
             model.gate.set()
-            await idle(served)
+            await idle(served.engine)
             assert len(model.cache) == 0
             assert model.passes == 2  # the one that ran when the client went was the last
             assert (await client.post(COMPLETIONS, json=SHORT)).status_code == 200
+
+    run(main)
+    gone, served = [record.__dict__["fields"] for record in caplog.records if record.msg == "request"]
+    assert (gone["status"], gone["client"]) == (200 if stream else 499, "gone")
+    assert (served["status"], served.get("client")) == (200, None)
+
+
+def test_a_prompt_beyond_the_limit_of_prompts_is_refused() -> None:
+    async def main() -> None:
+        async with toy_service() as served, asking(replace(served, max_prompt_tokens=5)) as client:
+            assert (await client.post(COMPLETIONS, json=SHORT)).status_code == 200
+            response = await client.post(COMPLETIONS, json={**SHORT, "prompt": "hello!"})
+            assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt")
+            assert message_of(response) == "prompt: 6 tokens are too many; allowed is 5"
 
     run(main)
 
@@ -243,7 +229,7 @@ def test_a_client_that_goes_away_frees_its_request_within_a_round(stream: bool) 
 @pytest.mark.parametrize("stream", [True, False])
 def test_closing_lets_answers_finish_and_refuses_new_ones(stream: bool) -> None:
     async def main() -> None:
-        model = Gated()
+        model = Gated(free=1)
         async with toy_service(model) as served, listening(served, grace=PATIENCE) as (server, client):
             asked = asyncio.create_task(client.post(COMPLETIONS, json={**SHORT, "stream": stream}))
             await model.is_held()
@@ -264,13 +250,12 @@ def test_closing_lets_answers_finish_and_refuses_new_ones(stream: bool) -> None:
 
 def test_closing_without_grace_gives_every_answer_an_end() -> None:
     async def main() -> None:
-        model = Gated()
+        model = Gated(free=1)
         async with toy_service(model, max_requests=1) as served, listening(served) as (server, client):
             streamed = asyncio.create_task(client.post(COMPLETIONS, json={**ENDLESS, "stream": True}))
             await model.is_held()
             whole = asyncio.create_task(client.post(COMPLETIONS, json=ENDLESS))
-            while len(served.engine._open) < 2:
-                await asyncio.sleep(0)
+            await taken(served.engine, 2)
             server.close("test")
             while served.engine.is_open:
                 await asyncio.sleep(0)
@@ -282,3 +267,21 @@ def test_closing_without_grace_gives_every_answer_an_end() -> None:
             assert message_of(responses[1]) == "engine: it closed before the answer was complete"
 
     run(main)
+
+
+def test_an_engine_that_fails_for_good_ends_the_server() -> None:
+    class Deadly(ToyModel):
+        def forward(self, batch: Sequence[Segment]) -> NDArray[Any]:
+            raise SystemExit(3)
+
+    async def main() -> None:
+        model = Deadly(prose, VOCAB_SIZE, CONTEXT)
+        async with toy_service(model) as served, listening(served) as (server, client):
+            response = await client.post(COMPLETIONS, json=SHORT)
+            assert response.status_code == 503
+            assert message_of(response) == "engine: it failed, and takes no more requests"
+            while not server.should_exit:
+                await asyncio.sleep(0.001)
+
+    with pytest.raises(SystemExit):  # of closing the engine
+        run(main)

@@ -9,19 +9,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from surefoot.asynchronous import AsyncEngine
     from surefoot.engine import Engine
     from surefoot.loading import load_model
     from surefoot.oracle import plain_decode, speculative_decode
-    from surefoot.results import Choice, Chunk, Result
+    from surefoot.results import Choice, Chunk, Load, Result
     from surefoot.sampling import TopLogprobs
     from surefoot.trace import Stats
-    from surefoot.types import Draft, SamplingParams, SurefootError, Usage, Verdict
+    from surefoot.types import (
+        BusyError,
+        ClosedError,
+        Constraint,
+        DeadlineError,
+        Draft,
+        SamplingParams,
+        SurefootError,
+        Usage,
+        Verdict,
+    )
 
 __all__ = [
+    "AsyncEngine",
+    "BusyError",
     "Choice",
     "Chunk",
+    "ClosedError",
+    "Constraint",
+    "DeadlineError",
     "Draft",
     "Engine",
+    "Load",
     "Result",
     "SamplingParams",
     "Stats",
@@ -35,13 +52,24 @@ __all__ = [
 ]
 
 _HOMES = {
+    "asynchronous": ("AsyncEngine",),
     "engine": ("Engine",),
     "loading": ("load_model",),
     "oracle": ("plain_decode", "speculative_decode"),
-    "results": ("Choice", "Chunk", "Result"),
+    "results": ("Choice", "Chunk", "Load", "Result"),
     "sampling": ("TopLogprobs",),
     "trace": ("Stats",),
-    "types": ("Draft", "SamplingParams", "SurefootError", "Usage", "Verdict"),
+    "types": (
+        "BusyError",
+        "ClosedError",
+        "Constraint",
+        "DeadlineError",
+        "Draft",
+        "SamplingParams",
+        "SurefootError",
+        "Usage",
+        "Verdict",
+    ),
 }
 
 

@@ -36,7 +36,7 @@ class _Stream:
 
     loop: asyncio.AbstractEventLoop
     places: int
-    began: float = field(default_factory=time.monotonic)
+    began: float
     inbox: asyncio.Queue[Chunk | Exception] = field(default_factory=asyncio.Queue)
     number: int | None = None
     left: bool = False
@@ -106,7 +106,7 @@ class AsyncEngine:
         """
         if deadline is not None and not deadline > 0:
             raise SurefootError(f"deadline: {deadline} is out of range; allowed is more than 0 seconds")
-        stream = _Stream(asyncio.get_running_loop(), getattr(params, "n", 1))
+        stream = _Stream(asyncio.get_running_loop(), getattr(params, "n", 1), time.monotonic())
         add = partial(self._engine.add, prompt, params, chat=chat, draft_tokens=draft_tokens)
         self._enter(stream, add)
         timer = None if deadline is None else stream.loop.call_later(deadline, self._expire, stream, deadline)

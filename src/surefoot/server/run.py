@@ -143,11 +143,17 @@ class Server(uvicorn.Server):
             log("info", "closing", reason=reason, running=load.running, waiting=load.waiting)
             self._closing = asyncio.create_task(self._close())
 
+    async def on_tick(self, counter: int) -> bool:
+        if not self._engine.is_open:
+            self.close("the engine failed")
+        return await super().on_tick(counter)
+
     async def _close(self) -> None:
         try:
             await self._engine.close(self._grace)
-        finally:
-            self.should_exit = True
+        except BaseException as error:  # whoever closes it once more is told
+            log("error", "engine", fault=error)
+        self.should_exit = True
 
 
 def _load(settings: Settings) -> tuple[LoadedModel, LoadedModel | str]:
