@@ -207,9 +207,11 @@ class Loop:
     def _budget(self, request: Request, load: int) -> int:
         if self._drafter is None:
             return 0
+        longest = request.draft_tokens
+        if longest is None:
+            longest = self._controller.budget(request.seq, load)
         # The target adds a token of its own, so a draft as long as what remains would waste its last row.
-        budget = min(self._controller.budget(request.seq, load), request.remaining - 1)
-        return budget if request.draft_tokens is None else min(budget, request.draft_tokens)
+        return min(longest, self._limits.max_rows - 1, request.remaining - 1)
 
     def _start(self, request: Request) -> None:
         if request.started:
