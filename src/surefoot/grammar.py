@@ -50,6 +50,7 @@ class Grammars:
         self._tokenizer = tokenizer
         self._ends = np.zeros(vocab_size, np.bool_)
         self._ends[[token for token in eos_ids if token < vocab_size]] = True
+        self._ends.flags.writeable = False  # matchers hand it out
         self._compiled = lru_cache(_COMPILED)(self._compile)
 
     def matcher(self, constraint: Constraint) -> GrammarMatcher:

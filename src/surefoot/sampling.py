@@ -91,7 +91,9 @@ def target_probs(logits: NDArray[np.float32], params: SamplingParams, history: H
     _check_best(float(row[best]), history)
     if params.temperature == 0:
         return Candidates(np.array([best], np.int64), np.ones(1))
-    ids = _top_k(row, params.top_k) if 0 < params.top_k < len(row) else None
+    ids = None if history.allowed is None else np.flatnonzero(row > -np.inf)  # often few
+    if 0 < params.top_k < len(row):
+        ids = _top_k(row, params.top_k)
     weights = (row if ids is None else row[ids]).astype(np.float64)
     weights -= float(row[best])
     with np.errstate(over="ignore"):  # a temperature below 1e-306 makes -inf of any difference: the limit
