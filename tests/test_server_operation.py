@@ -215,6 +215,22 @@ def test_a_client_that_goes_away_frees_its_request_within_a_round(
     assert (served["status"], served.get("client")) == (200, None)
 
 
+def test_more_answers_than_ever_find_room_are_400_and_not_429() -> None:
+    async def main() -> None:
+        async with (
+            toy_service(max_requests=2, max_waiting=2) as served,
+            asking(served) as client,
+        ):
+            assert (await client.post(COMPLETIONS, json={**SHORT, "prompt": ["a"] * 4})).status_code == 200
+            assert (await client.post(COMPLETIONS, json={**SHORT, "n": 5})).status_code == 200
+            for body in ({"prompt": ["a"] * 5}, {"prompt": ["a"] * 3, "n": 2}):
+                response = await client.post(COMPLETIONS, json={**SHORT, **body})
+                assert (response.status_code, response.json()["error"]["param"]) == (400, "prompt")
+                assert message_of(response).endswith("allowed are 4 answers in a request")
+
+    run(main)
+
+
 def test_a_prompt_beyond_the_limit_of_prompts_is_refused() -> None:
     async def main() -> None:
         async with toy_service() as served, asking(replace(served, max_prompt_tokens=5)) as client:

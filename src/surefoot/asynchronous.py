@@ -83,6 +83,11 @@ class AsyncEngine:
         return self._load
 
     @property
+    def places(self) -> int:
+        """How many requests may run or wait, choices counted singly; one with more is served alone."""
+        return self._places
+
+    @property
     def is_open(self) -> bool:
         """Whether requests are taken."""
         return self._refusal is None

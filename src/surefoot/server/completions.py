@@ -35,7 +35,7 @@ from surefoot.server.listings import Offsets
 from surefoot.server.service import Service, service
 from surefoot.server.stream import Event, Held
 from surefoot.text import Tokenizer
-from surefoot.types import FinishReason
+from surefoot.types import FinishReason, SurefootError
 
 router = APIRouter()
 
@@ -61,6 +61,7 @@ async def complete(
     )
     for prompt in prompts:
         check_room("prompt", prompt.ids, served)
+    _check_places(len(prompts), body, served)
     asks = [
         ask(
             body,
@@ -76,6 +77,16 @@ async def complete(
     ]
     shape = Completions(body, served, prompts, [made.params.seed or 0 for made in asks], request)
     return await respond(request, body, served, asks, shape)
+
+
+def _check_places(prompts: int, body: CompletionBody, served: Service) -> None:
+    """Raises SurefootError for more answers than the queue ever has room for."""
+    answers, most = prompts * body.generated, served.engine.places
+    if prompts > 1 and answers > most:
+        raise SurefootError(
+            f"prompt: {prompts} prompts are too many, at {body.generated} answers each; allowed are {most} "
+            "answers in a request"
+        )
 
 
 def _prompt(given: str | list[int], body: CompletionBody, tokenizer: Tokenizer) -> Prompt:
