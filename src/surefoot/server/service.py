@@ -30,7 +30,7 @@ class Service:
     max_prompt_tokens: int | None = None
 
 
-def service(request: Request) -> Service:
+async def service(request: Request) -> Service:
     """The service of the application that received a request (a FastAPI dependency)."""
     found: Service = request.app.state.service
     return found
