@@ -32,9 +32,9 @@ class Guest:
 
 
 @st.composite
-def guests(draw: st.DrawFn, vocab_size: int, longest: int) -> list[Guest]:
+def guests(draw: st.DrawFn, vocab_size: int, longest: int, most: int = 40) -> list[Guest]:
     """Prompts are a page or more of one of two beginnings, often, and an end of their own; a few are alike.
-    longest: of a prompt, in tokens."""
+    longest, most: tokens of a prompt and of an output."""
     token = st.integers(0, vocab_size - 1)
     beginnings = draw(
         st.lists(st.lists(token, min_size=longest // 2, max_size=longest - 6), min_size=1, max_size=2)
@@ -46,7 +46,7 @@ def guests(draw: st.DrawFn, vocab_size: int, longest: int) -> list[Guest]:
         own = draw(st.lists(token, min_size=1, max_size=5))
         params = SamplingParams(
             seed=number,
-            max_tokens=draw(st.sampled_from((1, 5, 20, 30, 40))),
+            max_tokens=draw(st.sampled_from((1, 5, most // 2, most, most))),
             temperature=draw(st.sampled_from((0.0, 1.0, 1.5))),
             n=draw(st.sampled_from((1, 1, 1, 2, 3))),
             logprobs=draw(st.sampled_from((None, 1))),

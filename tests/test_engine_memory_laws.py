@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from surefoot.engine import Engine
@@ -44,7 +44,7 @@ def engine(
 
 
 @pytest.mark.parametrize("mode", VERIFY_MODES)
-@settings(max_examples=120, deadline=None, phases=[Phase.generate])
+@settings(max_examples=120, deadline=None)
 @given(
     invited=guests(VOCAB, longest=30),
     kind=st.sampled_from(DRAFTERS),
