@@ -118,6 +118,7 @@ def test_text_that_lags_keeps_its_logprobs(k: int) -> None:
         events = api.events(COMPLETIONS, **body)
     pieces = [event["choices"][0] for event in events]
     assert "".join(piece["text"] for piece in pieces) == "aXbXXa"
+    assert all(piece["text"] or piece["finish_reason"] for piece in pieces)
     assert [name for piece in pieces for name in piece["logprobs"]["tokens"]] == list("aXbXXaXY")
     assert [token for piece in pieces for token in piece["token_ids"]] == ids("aXbXXaXY")
     told = 0
@@ -196,6 +197,13 @@ def test_a_fault_in_a_stream_is_its_last_event(path: str, body: Json) -> None:
                 pass
 
 
+def test_a_stream_begins_when_every_answer_has_begun() -> None:
+    """Here the one that can't is the last to get its turn."""
+    with serving(Failing(2), max_requests=1) as api:
+        response = api.post(COMPLETIONS, prompt=["ab", "cd", "!!"], max_tokens=20, stream=True)
+        assert (response.status_code, response.json()["error"]["type"]) == (500, "server_error")
+
+
 def test_one_prompt_of_several_that_fails_fails_the_request() -> None:
     with serving(Failing(40)) as api:
         *_, last = api.lines(COMPLETIONS, prompt=["ab", "!!", "cd"], **ENDLESS)
@@ -249,8 +257,8 @@ def test_a_full_queue_is_429_in_a_stream_too() -> None:
     with serving(model, max_requests=1, max_waiting=1) as api:
         with opened(api, COMPLETIONS, prompt="ab", **ENDLESS) as lines:
             next(lines)
-            for prompt in (["ab", "cd"], "ab"):
-                response = api.post(COMPLETIONS, prompt=prompt, n=2, stream=True)
+            for body in ({"prompt": ["ab", "cd"]}, {"prompt": "ab", "n": 2}):
+                response = api.post(COMPLETIONS, **body, stream=True)
                 assert (response.status_code, response.json()["error"]["type"]) == (429, "rate_limit_error")
                 assert int(response.headers["Retry-After"]) >= 1
         model.gate.set()
