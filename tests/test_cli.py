@@ -30,6 +30,7 @@ STATS = [
     "accepted_tokens",
     "mean_acceptance_length",
     "acceptance_rate",
+    "acceptance_histogram",
     "ttft_ms",
     "decode_ms",
     "draft_ms",

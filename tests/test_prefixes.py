@@ -219,6 +219,7 @@ def test_every_history_finds_what_a_search_through_all_tokens_would(
     assert desk.cache.used_pages() == len(desk.cache) == desk.prefixes.pages == desk.prefixes.idle_pages == 0
     assert not desk.prefixes._index
     assert not desk.prefixes._keys
+    assert not desk.prefixes._ends
 
 
 def pages_of(tokens: Sequence[int]) -> set[tuple[int, ...]]:

@@ -40,6 +40,7 @@ class Prefixes:
         self._index: dict[bytes, _Holders] = {}
         self._keys: dict[int, list[bytes]] = {}  # of every sequence known, one per full page
         self._retired: OrderedDict[int, None] = OrderedDict()  # the least recently used first
+        self._ends: dict[bytes, int] = {}  # the retired sequence that a page is the last of
         self._cached = self._idle = 0
 
     @property
@@ -62,11 +63,11 @@ class Prefixes:
                 break
             source = next(iter(holders.live or holders.retired))
             keys.append(key)
-            for retired in holders.retired:
-                self._retired.move_to_end(retired)
         if source is None:
             self._cache.add(seq)
             return 0
+        if source in self._retired:
+            self._retired.move_to_end(source)
         rows = len(keys) * self._cache.page_rows
         self._cache.fork(seq, source, rows)
         self._know(seq, keys)
@@ -85,18 +86,21 @@ class Prefixes:
         """A running sequence ended, of which so many rows are sound: its full pages stay."""
         self.commit(seq, tokens, rows)
         keys = self.forget(seq)
-        if not keys or self._index.get(keys[-1], _Holders()).retired:
+        known = self._index.get(keys[-1]) if keys else None
+        if not keys or (known and known.retired):
             self._cache.free(seq)
-            for key in keys[-1:]:
-                self._retired.move_to_end(next(iter(self._index[key].retired)))
+            if known:
+                self._retired.move_to_end(next(iter(known.retired)))
             return
         whole = len(keys) * self._cache.page_rows
         if whole < self._cache.length(seq):
             self._cache.truncate(seq, whole)
-        for earlier in [other for key in keys[:-1] for other in self._ending_with(key)]:
-            self._drop(earlier)  # all it has is the beginning of this one
+        for key in keys:
+            if key in self._ends:
+                self._drop(self._ends[key])  # all it has is the beginning of this one
         self._keys[seq] = keys
         self._retired[seq] = None
+        self._ends[keys[-1]] = seq
         for key in keys:
             self._hold(key, seq, live=False)
 
@@ -117,7 +121,9 @@ class Prefixes:
         if len(keys) == 1 or len(self._index[keys[-2]].retired) > 1:
             self._drop(seq)
         else:
+            del self._ends[keys[-1]]
             self._let_go(keys.pop(), seq)
+            self._ends[keys[-1]] = seq
             self._cache.truncate(seq, len(keys) * self._cache.page_rows)
         return True
 
@@ -126,14 +132,9 @@ class Prefixes:
         for seq in list(self._retired):
             self._drop(seq)
 
-    def _ending_with(self, key: bytes) -> list[int]:
-        """The retired sequences whose last page this is."""
-        holders = self._index.get(key)
-        return [seq for seq in holders.retired if self._keys[seq][-1] == key] if holders else []
-
     def _drop(self, seq: int) -> None:
-        self.forget(seq)
-        del self._retired[seq]
+        keys = self.forget(seq)
+        del self._retired[seq], self._ends[keys[-1]]
         self._cache.free(seq)
 
     def _know(self, seq: int, keys: list[bytes]) -> None:
