@@ -186,6 +186,13 @@ def test_other_code_is_not_held_back(beginning: str) -> None:
 
 
 def test_a_long_answer_takes_steps_in_proportion() -> None:
-    """Tags without end, each of which could begin a call, and strings that never close."""
-    for answer in ("<tool_call>{" * 300 + '"' + "</tool_call>" * 300, '<tool_call>{"</tool_call>' * 300):
+    """Tags without end that could begin calls, and strings that never close: in steps of the square
+    of its length each of these would take minutes."""
+    for answer in (
+        "<tool_call>{" * 1400 + '"' + "</tool_call>" * 1300,
+        '<tool_call>{"a":[1,1,1,1,1,1' * 1000,
+        '<tool_call>{"name":"add","arguments":{"a":"' + "<tool_call>{" * 2600,
+        '<tool_call>{"' + '<tool_call>{":1,"' * 1800,
+    ):
+        assert assembled([answer]) == (answer, [])
         assert assembled(list(answer)) == (answer, [])

@@ -28,7 +28,10 @@ from surefoot.types import Constraint
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
 _WHITE: Final = " \t\r\n"
-_PIECE: Final = re.compile(rf'\\.|"|{CLOSE}|<|[^\\"<]+', re.DOTALL)
+_BEGINNING: Final = re.compile(rf"{OPEN}[{_WHITE}]*")
+_OUTSIDE: Final = re.compile(r'[^"<\\]*')  # of the strings of JSON
+_INSIDE: Final = re.compile(r'[^"\\]*(?:\\.[^"\\]*)*', re.DOTALL)
+_BROKEN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,8 @@ class ToolParser:
         self._calls = 0
         self._behind_call = False
         self._bare: bool | None = None  # whether the message may be nothing but calls; None: not known yet
-        self._begin_call()
+        self._at = 0  # what is held begins to count here
+        self._scanned, self._quoted = 0, False  # of what may be a call: how far, and whether inside a string
 
     def push(self, text: str) -> list[Delta]:
         """The next piece of the answer. Returns what it settles."""
@@ -76,7 +80,9 @@ class ToolParser:
             self._bare = may_be_calls(self._held, self._names)
         if self._bare is False:
             self._read(final=False)
-        return self._taken()
+            self._held, self._scanned = self._held[self._at :], max(0, self._scanned - self._at)
+            self._at = 0
+        return self._settled()
 
     def finish(self) -> list[Delta]:
         """The end of the answer. Returns what was held back."""
@@ -87,53 +93,62 @@ class ToolParser:
             self._read(final=True)
             if not self._behind_call:
                 self._show(self._space)
-        return self._taken()
+        return self._settled()
 
-    def _taken(self) -> list[Delta]:
+    def _settled(self) -> list[Delta]:
         deltas, self._deltas = self._deltas, []
         return deltas
 
     def _read(self, final: bool) -> None:
-        while (place := self._held.find(OPEN)) >= 0:
+        while (place := self._held.find(OPEN, self._at)) >= 0:
             self._text(place)
             if not self._read_call(final):
                 return
-        self._text(len(self._held) - (0 if final else _overlap(self._held, OPEN)))
+        end = len(self._held)
+        self._text(end if final else end - _overlap(self._held, OPEN))
 
     def _read_call(self, final: bool) -> bool:
-        """Takes the call, or what only looks like one, that begins what is held; False when its end isn't
-        there yet."""
-        inside = self._held[len(OPEN) :].lstrip(_WHITE)
-        end = self._closed_at() if inside[:1] in ("{", "[") else None
-        if end is None and not final and (not inside or inside[0] in "{["):
+        """Takes the call that begins here, or what only looks like one; False while its end isn't there."""
+        begins = self._at + len(OPEN)
+        end = self._end_of_call()
+        if end is None and not final:
             return False
-        body = self._held[len(OPEN) : end]
-        calls = read_calls(body, self._names)
+        calls = read_calls(self._held[begins:end], self._names) if end != _BROKEN else []
         if calls:
             self._call(calls)
-            self._held = "" if end is None else self._held[end + len(CLOSE) :]
+            self._at = len(self._held) if end is None else end + len(CLOSE)
         else:
-            self._text(len(OPEN))
-        self._begin_call()
+            self._text(begins)
+        self._scanned, self._quoted = 0, False
         return True
 
-    def _begin_call(self) -> None:
-        self._scanned, self._quoted = len(OPEN), False
+    def _end_of_call(self) -> int | None:
+        """Where the closing tag stands; None while that may still come, _BROKEN when it can't come any more.
 
-    def _closed_at(self) -> int | None:
-        """Where the first closing tag stands that is in no string of JSON. Looks at nothing twice."""
-        for piece in _PIECE.finditer(self._held, self._scanned):
-            if piece[0] == "<" and CLOSE.startswith(self._held[piece.start() :]):
-                return None  # perhaps half a tag
-            if piece[0] == CLOSE and not self._quoted:
-                return piece.start()
-            self._quoted ^= piece[0] == '"'
-            self._scanned = piece.end()
-        return None
+        A tag may stand in a string of JSON. Outside of strings nothing but the closing tag begins with <: so
+        of all the opening tags in a text, each but the first in it is broken before the next one.
+        """
+        if not self._scanned:
+            first = _BEGINNING.match(self._held, self._at)
+            begins = first.end() if first else len(self._held)
+            if self._held[begins : begins + 1] not in ("{", "["):
+                return None if begins == len(self._held) else _BROKEN
+            self._scanned = begins
+        while True:
+            found = (_INSIDE if self._quoted else _OUTSIDE).match(self._held, self._scanned)
+            self._scanned = found.end() if found else self._scanned
+            mark = self._held[self._scanned : self._scanned + len(CLOSE)]
+            if mark.startswith('"'):
+                self._quoted = not self._quoted
+                self._scanned += 1
+            elif mark == CLOSE:
+                return self._scanned
+            else:
+                return None if self._quoted or CLOSE.startswith(mark) else _BROKEN
 
-    def _text(self, length: int) -> None:
-        """Takes so many characters of what is held as text."""
-        text, self._held = self._space + self._held[:length], self._held[length:]
+    def _text(self, end: int) -> None:
+        """Takes what is held up to here as text."""
+        text, self._at = self._space + self._held[self._at : end], end
         shown = text.rstrip(_WHITE)
         self._space = text[len(shown) :]
         if shown:
