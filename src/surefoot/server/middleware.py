@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import re
 import time
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from surefoot.server.errors import ApiError, api_error
 from surefoot.server.logs import REQUEST_ID, log
+from surefoot.types import ClosedError
 
 CLIENT_GONE = 499  # nginx's: the standard has no status for an answer that nobody waits for
 
@@ -60,6 +62,14 @@ class Requests:
             if status:  # the head is out: that the answer breaks off is all that the client can be told
                 raise
             await error_response(told)(scope, receive, named)
+        except asyncio.CancelledError:
+            if scope["app"].state.service.engine.is_open:
+                raise
+            # The server closes, and has waited long enough for this client.
+            noted.update(failure="unavailable_error")
+            if not status:
+                told = api_error(ClosedError("server: it closed before the request was complete"))
+                await error_response(told)(scope, receive, named)
         finally:
             noted |= {"method": scope["method"], "path": scope["path"], "status": status or CLIENT_GONE}
             noted["ms"] = round(1000 * (time.perf_counter() - began), 1)
