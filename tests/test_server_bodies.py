@@ -53,6 +53,8 @@ SHARED: list[tuple[Json, str]] = [
     ({"stop": ""}, 'stop: "" is an empty string; it needs at least 1 character'),
     ({"stop": ["a", 5]}, "stop[1]: 5 is not a string"),
     ({"stop": ["a", ""]}, 'stop[1]: "" is an empty string; it needs at least 1 character'),
+    ({"stop": "\ud800"}, 'stop: "\\ud800" holds half a character, which is no text'),
+    ({"bad_words": ["\udfff"]}, 'bad_words[0]: "\\udfff" holds half a character, which is no text'),
     ({"stop_token_ids": [-1]}, "stop_token_ids[0]: -1 is out of range; allowed is 0 or more"),
     ({"stop_token_ids": [258]}, "stop_token_ids: token 258 is out of range; allowed is [0, 257]"),
     ({"bad_words": "a"}, 'bad_words: "a" is not a list'),

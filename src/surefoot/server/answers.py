@@ -14,7 +14,8 @@ from surefoot import types
 from surefoot.results import Result
 
 FINGERPRINT = f"surefoot-{version('surefoot')}"
-"""The tokens of a seed stay the same while this and the model do, on one machine."""
+"""Which version answers. A seed's tokens stay the same while it, the model file, its precision and the
+machine do."""
 
 
 class Mistake(TypedDict):

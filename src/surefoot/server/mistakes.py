@@ -76,6 +76,7 @@ _SAYINGS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "none_required": lambda context: "is not allowed; only null is",
     "literal_error": lambda context: f"is unknown; allowed is {context['expected']}",
     "string_pattern_mismatch": lambda context: f"is not of the form {context['pattern']}",
+    "string_unicode": lambda context: "holds half a character, which is no text",
     "string_too_short": lambda context: "is an empty string; it needs at least 1 character",
     "too_short": _least,
     "too_long": lambda context: f"is too long; allowed is {context['max_length']} items or fewer",
