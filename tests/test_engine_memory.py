@@ -221,6 +221,17 @@ def test_another_engine_that_holds_all_the_memory_is_named() -> None:
         assert not any(chunk.error for chunk in first.step())
 
 
+def test_what_another_engine_merely_keeps_makes_room() -> None:
+    model = toy()
+    first, second = (Engine(model, None, kv_memory=64) for _ in range(2))
+    first.generate([1] * 60, PARAMS)
+    assert first.load.pages_cached == 15
+    params = SamplingParams(seed=1, max_tokens=20)
+    assert_same(second.generate([2] * 40, params)[0].choices[0], expected(TABLE, [2] * 40, params))
+    assert first.load.pages_cached < 5
+    model.cache.check()
+
+
 def test_a_long_prompt_comes_in_small_chunks_beside_others() -> None:
     events: list[Event] = []
     engine = Engine(toy(), None, prompt_rows=5, trace=events.append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from surefoot.models.base import Cache
 from surefoot.prefixes import Prefixes, sequence_numbers
@@ -69,8 +70,9 @@ class Memory:
     def reserve(self, request: Request, rows: int) -> bool:
         pages = self._cache.cost(request.seq, rows)
         wanted = pages + sum(self._reserved.values())
-        while self._room() < wanted and self._prefixes.evict():
-            pass
+        while self._room() < wanted:
+            if not self._prefixes.evict() and not self._prefixes.evict_elsewhere():
+                break
         free = self._cache.free_pages()
         if free is not None and free < wanted:
             return False
@@ -98,7 +100,8 @@ class Memory:
         if self._admitted.pop(request.seq, None):
             self._reserved.pop(request.seq, None)
             self._prefixes.forget(request.seq)
-            self._cache.free(request.seq)
+            with suppress(KeyError):
+                self._cache.free(request.seq)
 
     def clear(self) -> None:
         """Frees what ended requests left."""

@@ -12,12 +12,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import count
+from weakref import WeakKeyDictionary, WeakSet
 
 from surefoot.models.base import Cache
 
 sequence_numbers = count()  # of the process: engines may share a model, and so its cache
 
 _NO_PAGE = b""
+_by_cache: WeakKeyDictionary[Cache, WeakSet[Prefixes]] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
@@ -42,6 +44,8 @@ class Prefixes:
         self._retired: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._ends: dict[bytes, int] = {}  # the retired sequence that a page is the last of
         self._cached = self._idle = 0
+        self._beside = _by_cache.setdefault(cache, WeakSet())
+        self._beside.add(self)
 
     @property
     def pages(self) -> int:
@@ -126,6 +130,10 @@ class Prefixes:
             self._ends[keys[-1]] = seq
             self._cache.truncate(seq, len(keys) * self._cache.page_rows)
         return True
+
+    def evict_elsewhere(self) -> bool:
+        """The same to another engine's that shares the cache."""
+        return any(other.evict() for other in [*self._beside] if other is not self)
 
     def clear(self) -> None:
         """Frees all retired sequences."""
