@@ -89,13 +89,14 @@ def test_i5_two_choices_at_temperature_0_are_equal(api: Api) -> None:
 
 
 def test_best_of_gives_the_likeliest_by_the_token(api: Api) -> None:
-    wanted = solo(api, n=6, logprobs=0)
-    means = [
-        sum(place.chosen for place in choice.logprobs or ()) / len(choice.token_ids)
-        for choice in wanted.choices
-    ]
-    best = sorted(range(6), key=lambda index: -means[index])[:2]
-    answer = api.ask(COMPLETIONS, prompt=PROMPT, **BASE, n=2, best_of=6, return_token_ids=True)
+    """Not the likeliest as a whole, which would be a short one."""
+    wanted = solo(api, n=6, logprobs=0, seed=0, logit_bias={257: 2.0})
+    sums = [sum(place.chosen for place in choice.logprobs or ()) for choice in wanted.choices]
+    means = [total / len(choice.token_ids) for total, choice in zip(sums, wanted.choices, strict=True)]
+    best, likeliest = (sorted(range(6), key=lambda index: -each[index])[:2] for each in (means, sums))
+    assert best != likeliest
+    body: Json = {"prompt": PROMPT, **BASE, "seed": 0, "logit_bias": {"257": 2}, "n": 2, "best_of": 6}
+    answer = api.ask(COMPLETIONS, **body, return_token_ids=True)
     assert [choice["token_ids"] for choice in answer["choices"]] == [
         list(wanted.choices[index].token_ids) for index in best
     ]
