@@ -1,4 +1,4 @@
-"""`surefoot serve` killed, started again and ended under mixed load: nobody hangs, no answer just breaks off."""
+"""`surefoot serve` killed, started again and ended under mixed load: nobody hangs, no answer breaks off."""
 
 from __future__ import annotations
 
