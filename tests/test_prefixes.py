@@ -168,6 +168,17 @@ def test_a_commit_reads_the_new_tokens_alone() -> None:
     assert max(reads) <= 2 * (5 + ROWS)
 
 
+def test_one_that_waits_has_its_tokens_read_once() -> None:
+    desk = Desk()
+    desk.run(1, [1] * 40)
+    tokens = Counting([1] * 60)
+    for _ in range(50):
+        assert desk.prefixes.fork_longest(2, tokens, 59) == 40
+        desk.prefixes.forget(2)
+        desk.cache.free(2)
+    assert tokens.reads <= 2 * 60
+
+
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(["run", "grow", "retire", "forget", "evict"]),

@@ -44,6 +44,7 @@ class Prefixes:
         self._retired: OrderedDict[int, None] = OrderedDict()  # the least recently used first
         self._ends: dict[bytes, int] = {}  # the retired sequence that a page is the last of
         self._cached = self._idle = 0
+        self._asked: tuple[int, int, list[bytes]] = (-1, 0, [])  # who asked last, how far, and its keys
         self._beside = _by_cache.setdefault(cache, WeakSet())
         self._beside.add(self)
 
@@ -59,9 +60,12 @@ class Prefixes:
 
     def fork_longest(self, seq: int, tokens: Sequence[int], most: int) -> int:
         """Starts `seq` in the cache with the longest prefix of `tokens` that is known in full pages, `most`
-        rows at most, and returns the number of rows; it is empty where nothing is known."""
+        rows at most, and returns the number of rows; it is empty where nothing is known. Asking again for a
+        sequence that still waits reads no tokens."""
+        if self._asked[:2] != (seq, most):
+            self._asked = seq, most, list(self._chain(_NO_PAGE, tokens[:most]))
         source, keys = None, list[bytes]()
-        for key in self._chain(_NO_PAGE, tokens[:most]):
+        for key in self._asked[2]:
             holders = self._index.get(key)
             if holders is None:
                 break
