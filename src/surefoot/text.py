@@ -62,7 +62,8 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             where = f"position {error.start} holds {text[error.start]!a}, half a character"
             raise SurefootError(f"the text can't be encoded: {where}; is it UTF-8?") from error
-        ids: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        # The call for a single text would keep other threads from running, and look for offsets.
+        ids: list[int] = self._backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
         if not add_special:
             return ids
         prefix = () if tuple(ids[: len(self._prefix)]) == self._prefix else self._prefix

@@ -56,12 +56,12 @@ async def complete(
     """Continues one prompt or several."""
     check_model(body, served)
     body.check()
+    _check_places(len(body.prompts), body, served)
     prompts = await off_loop(
         len(await request.body()), lambda: [_prompt(given, body, served.tokenizer) for given in body.prompts]
     )
     for prompt in prompts:
         check_room("prompt", prompt.ids, served)
-    _check_places(len(prompts), body, served)
     asks = [
         ask(
             body,

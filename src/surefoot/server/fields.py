@@ -77,14 +77,17 @@ def either(shape: str, **kinds: type) -> Discriminator:
     )
 
 
+MOST_WORDS: Final = 1000  # in a list that every token of an answer is held against, and characters of each
 Text = Annotated[str, Field(min_length=1)]
+Word = Annotated[str, Field(min_length=1, max_length=MOST_WORDS)]
+Words = Annotated[list[Word], Field(max_length=MOST_WORDS)]
 TokenId = Annotated[int, Field(ge=0)]
 Biases = dict[
     Annotated[str, Field(pattern="^[0-9]{1,12}$")],
     Annotated[float, Field(ge=RANGES["logit_bias"].low, le=RANGES["logit_bias"].high)],
 ]
 Stop = Annotated[
-    Annotated[Text, Tag("<text>")] | Annotated[list[Text], Tag("<texts>")],
+    Annotated[Word, Tag("<text>")] | Annotated[Words, Tag("<texts>")],
     either("is neither a string nor a list of strings", text=str, texts=list),
 ]
 Schema = Annotated[
@@ -133,12 +136,14 @@ class Shared(Strict):
         "Without one it is drawn; each choice says in `seed` which it was.",
     )
     stop: Stop | None = optional("A string, or several, before which the answer ends.")
-    stop_token_ids: list[TokenId] | None = optional("Token ids that end the answer.")
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=MOST_WORDS)] | None = optional(
+        "Token ids that end the answer."
+    )
     min_tokens: int | None = number(
         "min_tokens", "No end before so many tokens; max_tokens at most. Default 0."
     )
     ignore_eos: bool | None = optional("Whether to go on where the model would end. Default false.")
-    bad_words: list[Text] | None = optional("Texts that the answer may not hold.")
+    bad_words: Words | None = optional("Texts that the answer may not hold.")
     prompt_logprobs: int | None = number(
         "prompt_logprobs",
         "How many of the likeliest tokens to list at each place of the prompt.",

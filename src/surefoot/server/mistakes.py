@@ -78,6 +78,7 @@ _SAYINGS: Final[Mapping[str, Callable[[Mapping[str, Any]], str]]] = {
     "string_pattern_mismatch": lambda context: f"is not of the form {context['pattern']}",
     "string_unicode": lambda context: "holds half a character, which is no text",
     "string_too_short": lambda context: "is an empty string; it needs at least 1 character",
+    "string_too_long": lambda context: f"is too long; allowed is {context['max_length']} characters or fewer",
     "too_short": _least,
     "too_long": lambda context: f"is too long; allowed is {context['max_length']} items or fewer",
 }
