@@ -248,3 +248,13 @@ def check_counts(desk: Desk, running: dict[int, list[int]]) -> None:
         tokens for tokens in retired if not any(tokens != t and tokens == t[: len(tokens)] for t in retired)
     ]
     assert len(whole) == len(set(retired))  # none is the beginning of another one
+
+
+def test_pages_under_one_salt_are_not_found_under_another() -> None:
+    desk = Desk()
+    tokens = list(range(8))
+    for seq, (salt, found) in enumerate([("", 0), ("a", 0), ("", 8), ("a", 8), ("b", 0)]):
+        assert desk.prefixes.fork_longest(seq, tokens, 8, salt) == found
+        desk.compute(seq, tokens[found:])
+        desk.prefixes.retire(seq, tokens, 8, salt)
+    assert desk.cache.used_pages() == 6

@@ -36,6 +36,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "bad_words": [("a", '"a" is not a list'), ([""], '"" is an empty string; it needs')],
     "structured_outputs": [({}, "nothing given; allowed is exactly one of json, regex, grammar, choice")],
     "stream_options": [({"include_usage": True}, "given without stream; they are for streams")],
+    "cache_salt": [(5, "5 is not a string")],
     "user": [(5, "5 is not a string")],
     "prompt": [(5, "5 is neither text nor token ids"), ([[]], "[] is too short; allowed is 1 item or more")],
     "messages": [([], "[] is too short; allowed is 1"), ([{"role": "x"}], '{"role": "x"} has no role that')],

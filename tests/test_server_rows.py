@@ -129,6 +129,16 @@ def return_token_ids(asked: Asked) -> None:
     assert "token_ids" not in asked.ask()["choices"][0]
 
 
+def cache_salt(asked: Asked) -> None:
+    asked.ask()
+    cached = [
+        asked.ask(**given)["usage"]["prompt_tokens_details"]["cached_tokens"]
+        for given in ({}, {"cache_salt": "a"}, {"cache_salt": "a"}, {"cache_salt": "b"})
+    ]
+    assert [tokens > 0 for tokens in cached] == [True, False, True, False]
+    assert asked.choices(cache_salt="a") == asked.choices()
+
+
 def user(asked: Asked) -> None:
     assert asked.choices(user="me") == asked.choices()
 
@@ -261,7 +271,8 @@ CHECKS: dict[str, Callable[[Asked], None]] = {
     check.__name__: check
     for check in (
         *(model, prompt_logprobs, structured_outputs, draft_tokens, timeout, stream, stream_options),
-        *(include_metrics, return_token_ids, user, prompt, max_tokens, best_of, echo, logprobs, top_logprobs),
+        *(include_metrics, return_token_ids, cache_salt, user, prompt, max_tokens, best_of, echo, logprobs),
+        *(top_logprobs,),
         *(messages, max_completion_tokens, response_format, tools, tool_choice, parallel_tool_calls),
     )
 }

@@ -99,6 +99,7 @@ class AsyncEngine:
         *,
         chat: bool = False,
         draft_tokens: int | None = None,
+        cache_salt: str = "",
         deadline: float | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         """The answer to one prompt as it comes; the last chunk carries the `Result`. Arguments as
@@ -112,7 +113,9 @@ class AsyncEngine:
         if deadline is not None and not deadline > 0:
             raise SurefootError(f"deadline: {deadline} is out of range; allowed is more than 0 seconds")
         stream = _Stream(asyncio.get_running_loop(), getattr(params, "n", 1), time.monotonic())
-        add = partial(self._engine.add, prompt, params, chat=chat, draft_tokens=draft_tokens)
+        add = partial(
+            self._engine.add, prompt, params, chat=chat, draft_tokens=draft_tokens, cache_salt=cache_salt
+        )
         self._enter(stream, add)
         timer = None if deadline is None else stream.loop.call_later(deadline, self._expire, stream, deadline)
         try:

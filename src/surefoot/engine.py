@@ -201,9 +201,11 @@ class Engine:
         *,
         chat: bool = False,
         draft_tokens: int | None = None,
+        cache_salt: str = "",
     ) -> int:
         """Queues a request for `step`, and returns the number its chunks will bear. draft_tokens: the most
-        to draft in a round, None for the engine's own."""
+        to draft in a round, None for the engine's own. cache_salt: only requests with the same one share what
+        they computed."""
         self._check_open()
         if params is None:
             params = SamplingParams()
@@ -214,7 +216,9 @@ class Engine:
         prepared = prepare(prompt, params, self.tokenizer, chat=chat)
         check(prepared.ids, params, self._target.vocab_limit, self._max_length)
         arrived = time.perf_counter() - self._clock_began
-        choices = self._intake.choices(prepared, params, arrived=arrived, draft_tokens=draft_tokens)
+        choices = self._intake.choices(
+            prepared, params, arrived=arrived, draft_tokens=draft_tokens, cache_salt=cache_salt
+        )
         # The others begin with the first one's prompt, or need to know its log-probabilities.
         apart = self._reuse or params.prompt_logprobs is not None
         group = Group(prepared.text, choices, choices[1:] if apart else ())

@@ -26,7 +26,13 @@ class Intake:
         self._numbers = count()
 
     def choices(
-        self, prepared: Prepared, params: SamplingParams, *, arrived: float, draft_tokens: int | None
+        self,
+        prepared: Prepared,
+        params: SamplingParams,
+        *,
+        arrived: float,
+        draft_tokens: int | None,
+        cache_salt: str,
     ) -> list[Request]:
         """The `params.n` choices of a new request. arrived: on the engine's clock. Raises SurefootError for a
         grammar that doesn't compile, or that there is no tokenizer for."""
@@ -51,6 +57,7 @@ class Intake:
                     grammar=matcher,
                     draft_tokens=draft_tokens,
                     source=choices[0] if choice else None,
+                    cache_salt=cache_salt,
                 )
             )
         return choices

@@ -89,7 +89,7 @@ class Memory:
     def commit(self, request: Request) -> None:
         """The request has more rows in the cache that are final."""
         if self._reuse:
-            self._prefixes.commit(request.seq, request.tokens, request.num_computed)
+            self._prefixes.commit(request.seq, request.tokens, request.num_computed, request.cache_salt)
 
     def retire(self, request: Request) -> None:
         """A request that is between rounds ended: its committed rows stay while there is room."""
@@ -115,9 +115,9 @@ class Memory:
             return 0
         if source and source.seq in self._admitted and source.num_computed >= rows and not request.output:
             self._cache.fork(seq, source.seq, rows)  # to the row, not to the page
-            self._prefixes.commit(seq, request.tokens, rows)
+            self._prefixes.commit(seq, request.tokens, rows, request.cache_salt)
             return rows
-        return self._prefixes.fork_longest(seq, request.tokens, rows)
+        return self._prefixes.fork_longest(seq, request.tokens, rows, request.cache_salt)
 
     def _leave(self, request: Request, kept_as: int) -> None:
         if not self._admitted.pop(request.seq, None):
@@ -130,7 +130,7 @@ class Memory:
             self._prefixes.forget(request.seq)
             self._cache.fork(kept_as, request.seq, request.num_computed)
             self._cache.free(request.seq)
-        self._prefixes.retire(kept_as, request.tokens, request.num_computed)
+        self._prefixes.retire(kept_as, request.tokens, request.num_computed, request.cache_salt)
 
     def _room(self) -> int:
         """Pages to be had without the store's growing beyond what was asked for."""

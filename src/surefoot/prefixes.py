@@ -18,7 +18,6 @@ from surefoot.models.base import Cache
 
 sequence_numbers = count()  # of the process: engines may share a model, and so its cache
 
-_NO_PAGE = b""
 _by_cache: WeakKeyDictionary[Cache, WeakSet[Prefixes]] = WeakKeyDictionary()
 
 
@@ -34,7 +33,8 @@ class Prefixes:
     """The pages that may be shared, of requests that run and of retired ones.
 
     A retired sequence keeps its full pages until the room is needed: see `evict`. One whose pages another
-    retired one has too is freed at once. Nothing but committed tokens ever comes here.
+    retired one has too is freed at once. Nothing but committed tokens ever comes here. Sequences share pages
+    only with those that were given the same `salt`.
     """
 
     def __init__(self, cache: Cache) -> None:
@@ -58,12 +58,12 @@ class Prefixes:
         """Of these, the ones that no running sequence knows: at least so many pages come free at once."""
         return self._idle
 
-    def fork_longest(self, seq: int, tokens: Sequence[int], most: int) -> int:
+    def fork_longest(self, seq: int, tokens: Sequence[int], most: int, salt: str = "") -> int:
         """Starts `seq` in the cache with the longest prefix of `tokens` that is known in full pages, `most`
         rows at most, and returns the number of rows; it is empty where nothing is known. Asking again for a
         sequence that still waits reads no tokens."""
         if self._asked[:2] != (seq, most):
-            self._asked = seq, most, list(self._chain(_NO_PAGE, tokens[:most]))
+            self._asked = seq, most, list(self._chain(_root(salt), tokens[:most]))
         source, keys = None, list[bytes]()
         for key in self._asked[2]:
             holders = self._index.get(key)
@@ -81,18 +81,18 @@ class Prefixes:
         self._know(seq, keys)
         return rows
 
-    def commit(self, seq: int, tokens: Sequence[int], rows: int) -> None:
+    def commit(self, seq: int, tokens: Sequence[int], rows: int, salt: str = "") -> None:
         """So many rows of a running sequence, of these tokens, are in the cache for good. Costs as much as
         the pages that are full now and weren't before."""
         known = self._keys.get(seq, [])
         size = self._cache.page_rows
         if rows // size > len(known):
             fresh = tokens[len(known) * size : rows]
-            self._know(seq, list(self._chain(known[-1] if known else _NO_PAGE, fresh)))
+            self._know(seq, list(self._chain(known[-1] if known else _root(salt), fresh)))
 
-    def retire(self, seq: int, tokens: Sequence[int], rows: int) -> None:
+    def retire(self, seq: int, tokens: Sequence[int], rows: int, salt: str = "") -> None:
         """A running sequence ended, of which so many rows are sound: its full pages stay."""
-        self.commit(seq, tokens, rows)
+        self.commit(seq, tokens, rows, salt)
         keys = self.forget(seq)
         known = self._index.get(keys[-1]) if keys else None
         if not keys or (known and known.retired):
@@ -181,3 +181,8 @@ class Prefixes:
             page = array("q", tokens[end - size : end]).tobytes()
             before = blake2b(before + page, digest_size=32).digest()
             yield before
+
+
+def _root(salt: str) -> bytes:
+    """What the first page's key follows on: pages under one salt are never found under another."""
+    return blake2b(salt.encode(), digest_size=32).digest()

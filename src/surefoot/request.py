@@ -61,7 +61,8 @@ class Request:
     the root of all its noise. arrived: on the engine's clock, seconds. detokenizer: None where tokens stay
     tokens. logprobs: of the output so far, when they were asked for. grammar: None where anything goes.
     draft_tokens: the most to draft in a round, None to leave that to the engine. source: another choice of
-    the same request, whose prompt may be shared while it runs. prompt_logprobs: of the prompt's tokens but
+    the same request, whose prompt may be shared while it runs. cache_salt: requests share what they computed
+    only with those that have the same. prompt_logprobs: of the prompt's tokens but
     the first, as far as they are computed. cached_tokens: of the prompt, those that others had computed when
     it began. preemptions: so far.
     """
@@ -81,6 +82,7 @@ class Request:
         grammar: Matcher | None = None,
         draft_tokens: int | None = None,
         source: Request | None = None,
+        cache_salt: str = "",
     ) -> None:
         self.seq, self.number, self.choice = seq, number, choice
         self.params, self.seed, self.arrived = params, seed, arrived
@@ -91,6 +93,7 @@ class Request:
         self.text = ""
         self.prompt_logprobs: list[TopLogprobs] = []
         self.grammar, self.draft_tokens, self.source = grammar, draft_tokens, source
+        self.cache_salt = cache_salt
         self.num_computed = self.cached_tokens = self.preemptions = 0
         self.started = False  # the drafter knows it
         self.finish_reason: FinishReason | None = None

@@ -161,6 +161,9 @@ class Shared(Strict):
     stream_options: StreamOptions | None = optional("Only with `stream`.")
     include_metrics: bool | None = optional("Whether to report how the speculation went, in `metrics`.")
     return_token_ids: bool | None = optional("Whether to give the ids of prompt and answer.")
+    cache_salt: Text | None = optional(
+        "Only requests with the same one share what they computed of prompts. Default: those without one."
+    )
     user: str | None = optional("Taken for compatibility; it has no effect.")
 
 
@@ -171,6 +174,7 @@ class Ask:
     prompt: tuple[int, ...]
     params: SamplingParams
     draft_tokens: int | None
+    cache_salt: str
     deadline: float | None
 
 
@@ -199,7 +203,7 @@ def ask(
         seed=secrets.randbits(_SEED_BITS) if body.seed is None else body.seed,
         grammar=grammar,
     )
-    return Ask(prompt, params, _draft_tokens(body, served), _deadline(body, served))
+    return Ask(prompt, params, _draft_tokens(body, served), body.cache_salt or "", _deadline(body, served))
 
 
 def check_shared(body: Shared) -> None:

@@ -37,12 +37,20 @@ class ObservedEngine(AsyncEngine):
         *,
         chat: bool = False,
         draft_tokens: int | None = None,
+        cache_salt: str = "",
         deadline: float | None = None,
     ) -> AsyncGenerator[Chunk, None]:
         began = time.perf_counter()
         last: dict[int, float] = {}  # when each choice had its latest tokens
         ended: str | None = "abort"
-        asked = super().generate(prompt, params, chat=chat, draft_tokens=draft_tokens, deadline=deadline)
+        asked = super().generate(
+            prompt,
+            params,
+            chat=chat,
+            draft_tokens=draft_tokens,
+            cache_salt=cache_salt,
+            deadline=deadline,
+        )
         try:
             async with aclosing(asked) as chunks:
                 async for chunk in chunks:

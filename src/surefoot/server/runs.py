@@ -73,7 +73,11 @@ class Run:
 
     async def _pump(self, engine: AsyncEngine, place: int, ask: Ask) -> None:
         asked = engine.generate(
-            list(ask.prompt), ask.params, draft_tokens=ask.draft_tokens, deadline=ask.deadline
+            list(ask.prompt),
+            ask.params,
+            draft_tokens=ask.draft_tokens,
+            cache_salt=ask.cache_salt,
+            deadline=ask.deadline,
         )
         try:
             async with aclosing(asked) as chunks:
