@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from surefoot.asynchronous import AsyncEngine
-from surefoot.types import BusyError, DeadlineError, SamplingParams, SurefootError
+from surefoot.types import BusyError, Constraint, DeadlineError, SamplingParams, SurefootError
 from tests.serving import PATIENCE, Gated, engine_of, idle, run, toy_model, whole_answer
 
 PARAMS = SamplingParams(seed=1, max_tokens=20)
@@ -173,5 +174,27 @@ def test_a_deadline_ends_a_request_and_no_other() -> None:
             await idle(engine)
             with pytest.raises(SurefootError, match="deadline: 0 is out of range"):
                 await anext(engine.generate("never", PARAMS, deadline=0))
+
+    run(main)
+
+
+def test_a_grammar_that_takes_long_to_compile_holds_up_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    core = engine_of(toy_model())
+    compile_it, compiled = core.compile, threading.Event()
+
+    def slow(grammar: Constraint) -> None:
+        assert compiled.wait(PATIENCE)
+        compile_it(grammar)
+
+    monkeypatch.setattr(core, "compile", slow)
+    formed = SamplingParams(seed=1, max_tokens=20, grammar=Constraint("choice", '["yes", "no"]'))
+
+    async def main() -> None:
+        async with AsyncEngine(core) as engine:
+            answer = asyncio.create_task(whole_answer(engine.generate("hello", formed)))
+            assert await whole_answer(engine.generate("next", PARAMS))
+            assert not answer.done()
+            compiled.set()
+            assert (await answer).text in ("yes", "no")
 
     run(main)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]
+import jsonschema
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -58,7 +58,7 @@ class AsyncEngine:
 
     Commands go to the thread by a queue, which it empties before every round; chunks come back through the
     event loop. Nothing here blocks the loop. The thread tokenizes prompts that come as text, so whoever has
-    long ones should give token ids.
+    long ones should give token ids; grammars are compiled in threads of their own.
     """
 
     def __init__(self, engine: Engine, *, max_waiting: int = 128) -> None:
@@ -112,12 +112,18 @@ class AsyncEngine:
         """
         if deadline is not None and not deadline > 0:
             raise SurefootError(f"deadline: {deadline} is out of range; allowed is more than 0 seconds")
-        stream = _Stream(asyncio.get_running_loop(), getattr(params, "n", 1), time.monotonic())
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if isinstance(params, SamplingParams) and params.grammar is not None:
+            await asyncio.to_thread(self._engine.compile, params.grammar)  # the engine's has rounds to run
+        stream = _Stream(loop, getattr(params, "n", 1), time.monotonic())
         add = partial(
             self._engine.add, prompt, params, chat=chat, draft_tokens=draft_tokens, cache_salt=cache_salt
         )
         self._enter(stream, add)
-        timer = None if deadline is None else stream.loop.call_later(deadline, self._expire, stream, deadline)
+        timer = None
+        if deadline is not None:
+            timer = loop.call_at(began + deadline, self._expire, stream, deadline)
         try:
             while True:
                 item = await stream.inbox.get()

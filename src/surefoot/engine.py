@@ -26,7 +26,7 @@ from surefoot.request import Request
 from surefoot.results import Chunk, Group, Load, Result
 from surefoot.scheduler import Slot
 from surefoot.trace import Event
-from surefoot.types import VERIFY_MODES, SamplingParams, SurefootError, VerifyMode, whole
+from surefoot.types import VERIFY_MODES, Constraint, SamplingParams, SurefootError, VerifyMode, whole
 
 if TYPE_CHECKING:
     from surefoot.text import Tokenizer
@@ -226,6 +226,11 @@ class Engine:
         for request in choices[:1] if apart else choices:
             self._loop.add(request)
         return choices[0].number
+
+    def compile(self, grammar: Constraint) -> None:
+        """Makes a grammar ready for requests that will bring it, which may take seconds: from any thread.
+        Raises SurefootError for one that doesn't compile."""
+        self._intake.compile(grammar)
 
     @property
     def has_work(self) -> bool:

@@ -11,7 +11,7 @@ from surefoot.pairing import Target
 from surefoot.prefixes import sequence_numbers
 from surefoot.prompts import Prepared
 from surefoot.request import Limits, Matcher, Request
-from surefoot.types import SamplingParams, SurefootError
+from surefoot.types import Constraint, SamplingParams, SurefootError
 
 if TYPE_CHECKING:
     from surefoot.grammar import Grammars
@@ -61,6 +61,10 @@ class Intake:
                 )
             )
         return choices
+
+    def compile(self, constraint: Constraint) -> None:
+        """Makes a grammar ready, which may take seconds; from any thread. Raises as `choices`."""
+        self._grammars.matcher(constraint)
 
     def _matcher(self, params: SamplingParams) -> Matcher | None:
         return None if params.grammar is None else self._grammars.matcher(params.grammar)
