@@ -117,6 +117,10 @@ async def _gathered(
     one: Callable[[httpx.AsyncClient, dict[str, object]], Coroutine[Any, Any, Answer]],
 ) -> list[Answer]:
     limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits) as client, asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(client, body)) for body in bodies]
-    return [task.result() for task in tasks]
+    async with httpx.AsyncClient(timeout=TIMEOUT, limits=limits) as client:
+        tasks = [asyncio.create_task(one(client, body)) for body in bodies]
+        try:
+            return await asyncio.gather(*tasks)
+        finally:  # one that failed ends the measurement
+            for task in tasks:
+                task.cancel()
