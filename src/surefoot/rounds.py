@@ -6,7 +6,7 @@ transforms of a row cost as much as a layer of a small model.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,8 @@ from surefoot.drafters.base import Draw
 from surefoot.noise import Stream
 from surefoot.request import Request
 from surefoot.sampling import Candidates, TopLogprobs
-from surefoot.tree import ROOT, path_to
-from surefoot.types import Draft, Verdict, VerifyMode
+from surefoot.tree import ROOT, parents_of, path_to
+from surefoot.types import Draft, SurefootError, Verdict, VerifyMode
 from surefoot.verify import Rule
 
 
@@ -48,18 +48,16 @@ def judge(request: Request, draft: Draft, logits: NDArray[np.float32], mode: Ver
     logits: [1 + draft tokens, vocabulary], the target's rows after the last committed token and after each
     draft token. `mode` falls back to what it equals: every mode is greedy equality at temperature 0, `block`
     is `rejection` for tokens that were not drawn, and for trees. Raises SurefootError when no token may
-    follow.
+    follow the last committed one.
     """
     if _plain(request, mode):
         position = len(request.tokens)
-        return verify.coupled(
-            draft,
-            lambda node: _choice(
-                request,
-                position + len(_down_to(draft, node)),
-                _candidates(request, draft, logits, node),
-            ),
-        )
+
+        def choose(node: int) -> int:
+            candidates = _candidates(request, draft, logits, node)
+            return _choice(request, position + len(_down_to(draft, node)), candidates)
+
+        return _as_far_as_it_goes(draft, lambda: verify.coupled(draft, choose))
     by_block = mode == "block" and draft.probs is not None and draft.parents is None
     return judge_by(verify.block if by_block else verify.rejection, request, draft, logits)
 
@@ -77,7 +75,25 @@ def judge_by(rule: Rule, request: Request, draft: Draft, logits: NDArray[np.floa
         ids = np.flatnonzero(weights)
         return noise.race(_key(request, node, Stream.RESIDUAL), ids, weights[ids])
 
-    return rule(draft, target_probs, uniform, draw)
+    return _as_far_as_it_goes(draft, lambda: rule(draft, target_probs, uniform, draw))
+
+
+class _DeadEndError(Exception):
+    """Nothing may follow a node of a draft."""
+
+    def __init__(self, node: int) -> None:
+        super().__init__(node)
+        self.node = node
+
+
+def _as_far_as_it_goes(draft: Draft, judged: Callable[[], Verdict]) -> Verdict:
+    """What a rule says. Where it comes to an accepted token that nothing may follow, that one is the last: it
+    may end the request, and if it doesn't the next round will find the same with nothing drafted."""
+    try:
+        return judged()
+    except _DeadEndError as end:
+        path = path_to(parents_of(draft.parents, len(draft.tokens)), end.node)
+        return Verdict(path[:-1], draft.tokens[end.node], bonus=False, tested=len(path))
 
 
 def logprobs_of(
@@ -111,7 +127,12 @@ def _plain(request: Request, mode: VerifyMode) -> bool:
 def _candidates(request: Request, draft: Draft, logits: NDArray[np.float32], node: int) -> Candidates:
     """What may follow a node, as the target has it."""
     history = request.before(_down_to(draft, node))
-    return sampling.target_probs(logits[node + 1], request.params, history)
+    try:
+        return sampling.target_probs(logits[node + 1], request.params, history)
+    except SurefootError as error:
+        if node == ROOT:
+            raise
+        raise _DeadEndError(node) from error
 
 
 def _choice(request: Request, position: int, candidates: Candidates) -> int:

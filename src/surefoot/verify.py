@@ -110,10 +110,13 @@ def block(draft: Draft, target_probs: TargetProbs, uniform: Uniform, draw: DrawF
         reach = _shrunk(reach, target[token], _drawn_with(draft, node))
         if not reach > 0:
             break
-        target = target_probs(node)
         if node == size - 1:
-            passed, weights = uniform(node) < reach, target
+            if not uniform(node) < reach:
+                break  # and what would follow is nobody's business: maybe nothing may
+            passed, weights = True, target_probs(node)
+            target = weights
         else:
+            target = target_probs(node)
             weights = _excess(reach * target, draft, node + 1)
             mass = weights.sum()
             # 0 / 0 is no case of its own: it means p = q from here, and the next prefix has reach 1 too.
