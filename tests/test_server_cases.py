@@ -296,7 +296,7 @@ def test_j4_a_grammar_that_is_none_is_refused(outputs: Json) -> None:
         for stream in (False, True):
             response = api.post(COMPLETIONS, prompt=PROMPT, structured_outputs=outputs, stream=stream)
             assert response.status_code == 400
-            assert json.loads(response.text)["error"]["message"].startswith("grammar: ")
+            assert json.loads(response.text)["error"]["message"].startswith("structured_outputs: ")
 
 
 @pytest.mark.parametrize("length", range(24, 32))

@@ -43,7 +43,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "response_format": [
         ({"type": "xml"}, '{"type": "xml"} has no type that is known; allowed is text, json_')
     ],
-    "tools": [([], "[] is too short; allowed is 1"), ([{"type": "function"}], "it is missing")],
+    "tools": [(5, "5 is not a list"), ([{"type": "function"}], "it is missing")],
     "tool_choice": [("any", "\"any\" is unknown; allowed is 'none', 'auto' or 'required'")],
 }
 

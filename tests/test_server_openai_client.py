@@ -248,7 +248,7 @@ def test_mistakes_are_the_clients_own_exceptions(client: openai.OpenAI) -> None:
         client.completions.create(model=NAME, prompt=PROMPT, suffix="x")
     with pytest.raises(openai.NotFoundError, match="model: 'gpt-4' is unknown"):
         client.chat.completions.create(model="gpt-4", messages=MESSAGES, stream=True)
-    with pytest.raises(openai.BadRequestError, match="grammar: "):
+    with pytest.raises(openai.BadRequestError, match="structured_outputs: "):
         client.completions.create(
             model=NAME, prompt=PROMPT, extra_body={"structured_outputs": {"regex": "("}}, stream=True
         )

@@ -24,6 +24,10 @@ from surefoot.server.settings import Settings
 from tests.serving import CONTEXT, NAME, PATIENCE, VOCAB_SIZE, Gated, idle, prose, run, taken, toy_service
 
 COMPLETIONS = "/v1/completions"
+PATHS = (
+    "/v1/completions, /v1/chat/completions, /tokenize, /detokenize, /v1/models, /v1/models/{name}, "
+    "/health, /metrics"
+)
 SHORT = {"prompt": "hello", "max_tokens": 5, "seed": 1}
 ENDLESS = {"prompt": "hello", "max_tokens": 350, "ignore_eos": True}
 
@@ -118,8 +122,8 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "message"),
     [
-        ("GET", "/nowhere", 404, "path: /nowhere is unknown"),
-        ("GET", "/health/", 404, "path: /health/ is unknown"),
+        ("GET", "/nowhere", 404, f"path: /nowhere is unknown; allowed is {PATHS}"),
+        ("GET", "/health/", 404, f"path: /health/ is unknown; allowed is {PATHS}"),
         ("GET", COMPLETIONS, 405, f"method: GET given at {COMPLETIONS}; allowed is POST"),
         ("DELETE", "/health", 405, "method: DELETE given at /health; allowed is GET"),
     ],
@@ -131,6 +135,14 @@ def test_what_has_no_endpoint_is_told_in_the_same_shape(
         async with toy_service() as served, asking(served) as client:
             response = await client.request(method, path)
             assert (response.status_code, message_of(response)) == (status, message)
+
+    run(main)
+
+
+def test_health_answers_head_too() -> None:
+    async def main() -> None:
+        async with toy_service() as served, asking(served) as client:
+            assert (await client.head("/health")).status_code == 200
 
     run(main)
 

@@ -30,7 +30,6 @@ class ChatTemplate:
         )
         environment.filters["tojson"] = _to_json
         environment.globals |= {"raise_exception": _refuse, "strftime_now": _strftime_now}
-        self._where = where
         self._tokens = {"bos_token": bos, "eos_token": eos}
         try:
             self._template = environment.from_string(source)
@@ -61,12 +60,12 @@ class ChatTemplate:
             )
         except Exception as error:  # a template can fail in any way a program can
             why = one_line(error)
-            raise SurefootError(f"{self._where}: its chat template refuses this: {why}") from error
+            raise SurefootError(f"messages: the chat template refuses them: {why}") from error
 
     def _refuse_tools(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None
     ) -> None:
-        why = f"the chat template of {self._where} knows no tools; use a model that was trained with them"
+        why = "the model's chat template knows no tools; use a model that was trained with them"
         if tools:
             raise SurefootError(f"tools: {len(tools)} given, but {why}")
         for place, message in enumerate(messages):

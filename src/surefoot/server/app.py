@@ -39,6 +39,7 @@ def create_app(serving: Service, settings: Settings, metrics: Metrics) -> FastAP
     return app
 
 
+@router.head(HEALTH, include_in_schema=False)  # as some that watch over servers ask
 @router.get(HEALTH)
 async def health(serving: Annotated[Service, Depends(service)]) -> JSONResponse:
     """200 while requests are taken, 503 once the server closes."""
@@ -62,7 +63,8 @@ async def _no_endpoint(request: Request, error: Exception) -> Response:
         message = f"method: {method} given at {path}; allowed is {allowed}"
         told = ApiError(405, "invalid_request_error", message)
     elif error.status_code == 404:
-        told = ApiError(404, "not_found_error", f"path: {path} is unknown")
+        known = ", ".join(request.app.openapi()["paths"])
+        told = ApiError(404, "not_found_error", f"path: {path} is unknown; allowed is {known}")
     else:
         told = ApiError(error.status_code, "invalid_request_error", f"request: {error.detail}")
     response = _told(request, told)

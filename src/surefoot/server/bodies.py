@@ -153,7 +153,7 @@ class ChatBody(Shared):
         "top_logprobs", "How many of the likeliest tokens to list at each place; only with `logprobs`."
     )
     response_format: ResponseFormat | None = optional("What the answer must be. Default: any text.")
-    tools: Annotated[list[Tool], Field(min_length=1)] | None = optional("Functions that the model may call.")
+    tools: list[Tool] | None = optional("Functions that the model may call. Default, and with []: none.")
     tool_choice: ToolChoice | None = optional(
         "none: no calls, and the model is told of no tools; auto: as it likes; required: at least one call; "
         "or the function that must be called. Default auto with tools."
@@ -180,6 +180,12 @@ class ChatBody(Shared):
     def usable_tools(self) -> list[Tool]:
         return [] if self.tool_choice == "none" else self.tools or []
 
+    @property
+    def form(self) -> str:
+        if self.structured_outputs is not None:
+            return super().form
+        return "tools" if self.usable_tools else "response_format"
+
     def check(self) -> None:
         """Raises SurefootError for fields that don't go together."""
         check_shared(self)
@@ -189,7 +195,7 @@ class ChatBody(Shared):
                 f"max_completion_tokens: {self.max_completion_tokens} was given with max_tokens "
                 f"{self.max_tokens}; give one of them"
             )
-        if self.top_logprobs is not None and not self.logprobs:
+        if self.top_logprobs and not self.logprobs:
             raise SurefootError("top_logprobs: given without logprobs; set that to true")
 
     def constraints(self, of_tools: Constraint | None) -> Constraint | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from surefoot.server.service import Service
 from surefoot.types import RANGES, Constraint, Interval, SamplingParams, SurefootError
@@ -45,9 +45,26 @@ _SAMPLING = (
 
 
 class Strict(BaseModel):
-    """JSON as it is: no number out of a string, no field that is unknown, no NaN."""
+    """JSON as it is: no number out of a string, no field that is unknown, no NaN.
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    A field that is null counts as left out, whatever its name: clients write null for all that they know of
+    and don't use, and it asks for nothing.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        json_schema_extra={"additionalProperties": {"type": "null"}},
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        known = {field.alias or name for name, field in cls.model_fields.items()}
+        return {name: value for name, value in given.items() if value is not None or name in known}
 
 
 def number(name: str, description: str) -> Any:
@@ -165,6 +182,11 @@ class Shared(Strict):
         "Only requests with the same one share what they computed of prompts. Default: those without one."
     )
     user: str | None = optional("Taken for compatibility; it has no effect.")
+
+    @property
+    def form(self) -> str:
+        """The field that says what the answer must be, if one does."""
+        return "structured_outputs"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar
 
 from fastapi.responses import JSONResponse, Response
@@ -58,12 +59,25 @@ async def respond(
 ) -> Response:
     """Generates, and answers as the body wants it."""
     run = Run(served.engine, asks)
-    if body.stream:
-        return await stream(request, run, shape)
-    async with run:
-        results = await run.results()
+    with _named(body.form):
+        if body.stream:
+            return await stream(request, run, shape)
+        async with run:
+            results = await run.results()
     note_usage(request, results)
     return JSONResponse(dict(shape.whole(results)))
+
+
+@contextmanager
+def _named(form: str) -> Iterator[None]:
+    """Mistakes in a grammar are told by the field that it came from; the engine knows it by another name."""
+    try:
+        yield
+    except SurefootError as error:
+        name, _, why = str(error).partition(": ")
+        if name != "grammar":
+            raise
+        raise SurefootError(f"{form}: {why}") from error
 
 
 class Addressed(Protocol):

@@ -60,7 +60,7 @@ class AssistantMessage(Turn):
     role: Literal["assistant"]
     content: Content | None = optional("May be missing beside tool_calls.")
     name: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(min_length=1)] | None = None
+    tool_calls: list[ToolCall] | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
@@ -134,6 +134,8 @@ def _for_template(place: int, message: Message) -> dict[str, Any]:
     found = message.model_dump(exclude_none=True, include={"role", "name", "tool_calls", "tool_call_id"})
     if found["role"] == "developer":
         found["role"] = "system"
+    if not found.get("tool_calls"):
+        found.pop("tool_calls", None)
     if message.content is None and "tool_calls" not in found:
         raise SurefootError(
             f"messages[{place}].content: it is missing; an assistant may leave it out beside tool_calls alone"

@@ -40,6 +40,8 @@ def _what(mistake: Mistake) -> str:
         return "this field is unknown"
     if kind == "json_invalid":
         return f"it is not valid JSON: {mistake['ctx']['error']} at character {place[-1]}"
+    if len(place) == 1 and isinstance(mistake.get("input"), bytes):
+        return "its Content-Type isn't that of JSON; send the header Content-Type: application/json"
     if kind in _SAYINGS:
         said = _SAYINGS[kind](mistake.get("ctx") or {})
     elif kind == "shape":

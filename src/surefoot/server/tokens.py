@@ -38,9 +38,7 @@ class TokenizeBody(Strict):
     add_generation_prompt: bool | None = optional(
         "Whether the beginning of an answer comes last; only with `messages`. Default true."
     )
-    tools: Annotated[list[Tool], Field(min_length=1)] | None = optional(
-        "Functions that the model is told of; only with `messages`."
-    )
+    tools: list[Tool] | None = optional("Functions that the model is told of; only with `messages`.")
     return_token_strs: bool | None = optional("Whether to give the tokens as the vocabulary spells them.")
 
     @property

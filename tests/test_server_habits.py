@@ -1,0 +1,78 @@
+"""What clients send out of habit, and that asks for nothing: it must not be held against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.api import CHAT, COMPLETIONS, Api, Json, serving
+
+USER = [{"role": "user", "content": "hi"}]
+BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": USER}}
+SHORT = {"max_tokens": 8, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def api() -> Iterator[Api]:
+    with serving() as running:
+        yield running
+
+
+def choices(api: Api, path: str, **more: object) -> object:
+    return api.ask(path, **{**BODIES[path], **SHORT, **more})["choices"]
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(
+    "habit",
+    [
+        {"n": 1, "stop": [], "logit_bias": {}, "user": "me", "stream": False, "stream_options": None},
+        {"suffix": None, "functions": None, "metadata": None, "reasoning_effort": None, "not_known": None},
+    ],
+    ids=str,
+)
+def test_fields_that_ask_for_nothing(api: Api, path: str, habit: Json) -> None:
+    assert choices(api, path, **habit) == choices(api, path)
+
+
+@pytest.mark.parametrize(
+    "habit",
+    [
+        {"tools": []},
+        {"tools": [], "tool_choice": "auto", "parallel_tool_calls": True},
+        {"tool_choice": "none", "response_format": {"type": "text"}},
+        {"logprobs": False, "top_logprobs": 0},
+        {"messages": [{**USER[0], "name": None, "weight": None}]},
+    ],
+    ids=str,
+)
+def test_fields_of_chats_that_ask_for_nothing(api: Api, habit: Json) -> None:
+    assert choices(api, CHAT, **habit) == choices(api, CHAT)
+
+
+def test_other_servers_answers_may_be_sent_back(api: Api) -> None:
+    said = {"role": "assistant", "content": "yes"}
+    empty: Json = {"tool_calls": [], "refusal": None, "reasoning": None, "reasoning_content": None}
+    first, second = ([*USER, message, *USER] for message in (said, said | empty))
+    assert choices(api, CHAT, messages=first) == choices(api, CHAT, messages=second)
+
+
+def test_no_calls_are_no_content(api: Api) -> None:
+    messages = [*USER, {"role": "assistant", "content": None, "tool_calls": []}, *USER]
+    assert api.refusal(CHAT, messages=messages).startswith("messages[1].content: it is missing")
+
+
+def test_no_tools_can_not_be_required(api: Api) -> None:
+    told = api.refusal(CHAT, messages=USER, tools=[], tool_choice="required")
+    assert told.startswith("tool_choice: 'required' was given without tools")
+
+
+def test_an_empty_list_of_tools_goes_with_a_form(api: Api) -> None:
+    more = {"response_format": {"type": "json_object"}, "max_tokens": 20}
+    assert choices(api, CHAT, tools=[], **more) == choices(api, CHAT, **more)
+    assert choices(api, CHAT, tools=[]) == choices(api, CHAT)
+
+
+def test_no_tools_are_tokenized_as_none(api: Api) -> None:
+    assert api.ask("/tokenize", messages=USER, tools=[]) == api.ask("/tokenize", messages=USER)
