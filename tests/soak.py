@@ -141,7 +141,7 @@ def _counts(usage: Json) -> Json:
 
 @dataclass(frozen=True)
 class Crowd:
-    """The server that a crowd comes to, and how it comes: `together` at once, now and then `burst` more."""
+    """The server that comes under load, and how: `together` requests at once, now and then `burst` more."""
 
     busy: Callable[[Metrics], Engine]
     alone: Callable[[], Engine] | None
@@ -269,8 +269,11 @@ def _same(got: Json, want: Json) -> bool:
 
 
 def _begins(got: Json, want: Json) -> bool:
-    """Whether a broken-off answer is the beginning of a whole one, choice by choice."""
-    wanted = {choice["index"]: choice for choice in want.get("choices", ())}
+    """Whether a broken-off answer is the beginning of a whole one, choice by choice. Of one that ended in an
+    error there is no whole."""
+    if "choices" not in want:
+        return True
+    wanted = {choice["index"]: choice for choice in want["choices"]}
     for choice in got.get("choices", ()):
         other = wanted.get(choice["index"])
         ids = choice.get("token_ids", [])

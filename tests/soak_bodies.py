@@ -236,7 +236,9 @@ def _broken_bodies(too_long: list[int]) -> list[tuple[int, str | None, str, Any]
     found += [(400, "messages[0]", CHAT, {"messages": [turn]}) for turn in turns]
     forms: list[Json] = [{"regex": "("}, {"json": "{"}, {"grammar": "x"}, {"json": {"type": "no"}}]
     found += [
-        (400, "grammar", path, {"structured_outputs": f}) for f in forms for path in (COMPLETIONS, CHAT)
+        (400, "structured_outputs", path, {"structured_outputs": f})
+        for f in forms
+        for path in (COMPLETIONS, CHAT)
     ]
     found += [
         (404, "model", COMPLETIONS, {"model": "gpt-4"}),

@@ -6,8 +6,9 @@ Runs of the length that releases are held to are marked `soak`.
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -19,6 +20,7 @@ from surefoot.drafters.base import Drafter
 from surefoot.drafters.model import ModelDrafter
 from surefoot.engine import Engine
 from surefoot.loading import LoadedModel, load_model
+from surefoot.models.base import Segment
 from surefoot.models.toy import ToyModel, random_table
 from surefoot.server.metrics import Metrics
 from surefoot.types import VerifyMode
@@ -63,10 +65,29 @@ def drafter(kind: str) -> str | Drafter:
 TOKENIZER = byte_tokenizer("{% if tools %}{{ tools[0].function.name }}{% endif %}" + TEMPLATE)
 
 
-def busy(kind: str, mode: VerifyMode, metrics: Metrics) -> Engine:
+class Faulty(ToyModel):
+    """Fails in every tenth pass of several requests, before or after their rows are in the cache."""
+
+    def __init__(self) -> None:
+        super().__init__(logits, VOCAB_SIZE, CONTEXT, (IM_END,))
+        self.passes = 0
+
+    def forward(self, batch: Sequence[Segment]) -> NDArray[np.float32]:
+        if len(batch) < 2:
+            return super().forward(batch)
+        self.passes += 1
+        if self.passes % 20 == 10:
+            raise RuntimeError("before")
+        found = super().forward(batch)
+        if self.passes % 20 == 0:
+            raise RuntimeError("after")
+        return found
+
+
+def busy(kind: str, mode: VerifyMode, metrics: Metrics, model: Callable[[], ToyModel] = toy) -> Engine:
     """One that has room for two or three requests of the length that they have, and is given more."""
     return Engine(
-        toy(),
+        model(),
         drafter(kind),
         tokenizer=TOKENIZER,
         draft_tokens=DRAFTS,
@@ -131,6 +152,16 @@ def test_the_other_modes_leave_nothing_either(mode: VerifyMode, kind: str) -> No
     bodies = Bodies(SEED + 1, replace(SCALE, fixed=True))
     by_itself = partial(alone, kind, mode) if kind == "ngram" else None
     crowd = Crowd(partial(busy, kind, mode), by_itself, QUEUE, TOGETHER, BURST)
+    check(crowd, [bodies.job(number) for number in range(150)])
+
+
+def test_passes_that_fail_cost_nobody_an_answer(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(
+        logging.CRITICAL, "surefoot.loop"
+    )  # what is captured keeps errors, and so their requests
+    bodies = Bodies(SEED + 3, SCALE)
+    faulty = partial(busy, "model", "coupled", model=Faulty)
+    crowd = Crowd(faulty, partial(alone, "none", "coupled"), QUEUE, TOGETHER, BURST)
     check(crowd, [bodies.job(number) for number in range(150)])
 
 
