@@ -155,7 +155,12 @@ def test_every_check_runs(machine: Machine, script: str) -> None:
     result = machine.run(script)
     assert result.returncode == 0, result.stderr
     calls = machine.calls()[-4:]
-    assert calls == ["check", "format --check", "--strict", "-m pytest -m not models and not soak and not gpu"]
+    assert calls == [
+        "check",
+        "format --check",
+        "--strict",
+        "-m pytest -m not models and not soak and not gpu",
+    ]
 
 
 def test_the_tests_of_larger_models_are_asked_for_and_the_rest_goes_to_pytest(machine: Machine) -> None:
