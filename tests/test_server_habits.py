@@ -28,6 +28,7 @@ def choices(api: Api, path: str, **more: object) -> object:
     "habit",
     [
         {"n": 1, "stop": [], "logit_bias": {}, "user": "me", "stream": False, "stream_options": None},
+        {"safety_identifier": "a", "prompt_cache_key": "b"},
         {"suffix": None, "functions": None, "metadata": None, "reasoning_effort": None, "not_known": None},
     ],
     ids=str,

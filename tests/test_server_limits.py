@@ -38,6 +38,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "stream_options": [({"include_usage": True}, "given without stream; they are for streams")],
     "cache_salt": [(5, "5 is not a string")],
     "user": [(5, "5 is not a string")],
+    "safety_identifier": [(5, "5 is not a string")],
+    "prompt_cache_key": [(5, "5 is not a string")],
     "prompt": [(5, "5 is neither text nor token ids"), ([[]], "[] is too short; allowed is 1 item or more")],
     "messages": [([], "[] is too short; allowed is 1"), ([{"role": "x"}], '{"role": "x"} has no role that')],
     "response_format": [

@@ -117,7 +117,8 @@ def test_what_goes_on_past_the_grace_gets_an_end(model: str) -> None:
         assert whole.result(PATIENCE).status_code == 503
         code, log = running.end()
     assert code == 0
-    assert [line["reason"] for line in log if line["event"] == "closing"] == ["SIGINT"]
+    [closing] = [line for line in log if line["event"] == "closing"]
+    assert (closing["reason"], closing["running"], closing["grace"]) == ("SIGINT", 2, 0)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

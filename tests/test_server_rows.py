@@ -143,6 +143,14 @@ def user(asked: Asked) -> None:
     assert asked.choices(user="me") == asked.choices()
 
 
+def safety_identifier(asked: Asked) -> None:
+    assert asked.choices(safety_identifier="me") == asked.choices()
+
+
+def prompt_cache_key(asked: Asked) -> None:
+    assert asked.choices(prompt_cache_key="mine") == asked.choices()
+
+
 def prompt(asked: Asked) -> None:
     assert asked.choices(prompt=asked.ids) == asked.choices()
     other = [1, 2, 3]
@@ -271,7 +279,8 @@ CHECKS: dict[str, Callable[[Asked], None]] = {
     check.__name__: check
     for check in (
         *(model, prompt_logprobs, structured_outputs, draft_tokens, timeout, stream, stream_options),
-        *(include_metrics, return_token_ids, cache_salt, user, prompt, max_tokens, best_of, echo, logprobs),
+        *(include_metrics, return_token_ids, cache_salt, user, safety_identifier),
+        *(prompt_cache_key, prompt, max_tokens, best_of, echo, logprobs),
         *(top_logprobs,),
         *(messages, max_completion_tokens, response_format, tools, tool_choice, parallel_tool_calls),
     )

@@ -50,6 +50,7 @@ def test_flags_win_over_the_file_and_the_file_over_defaults(toml: Any) -> None:
     ("line", "message"),
     [
         ("max_request = 3", "max_request is no setting; see surefoot serve --help"),
+        ("max-requests = 3", "max-requests is no setting; write max_requests"),
         ("max_requests = '3'", "max_requests: '3' is not a whole number; allowed is 1 or more"),
         ("max_requests = true", "max_requests: True is not a whole number; allowed is 1 or more"),
         ("max_requests = 0", "max_requests: 0 is out of range; allowed is 1 or more"),

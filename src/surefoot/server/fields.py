@@ -182,6 +182,8 @@ class Shared(Strict):
         "Only requests with the same one share what they computed of prompts. Default: those without one."
     )
     user: str | None = optional("Taken for compatibility; it has no effect.")
+    safety_identifier: str | None = optional("As `user`, whose place it takes in OpenAI's API.")
+    prompt_cache_key: str | None = optional("As `user`; all prompts share one cache, but for `cache_salt`.")
 
     @property
     def form(self) -> str:

@@ -140,7 +140,14 @@ class Server(uvicorn.Server):
         """Begins to close; nothing happens when it has begun."""
         if self._closing is None:
             load = self._engine.load
-            log("info", "closing", reason=reason, running=load.running, waiting=load.waiting)
+            log(
+                "info",
+                "closing",
+                reason=reason,
+                running=load.running,
+                waiting=load.waiting,
+                grace=self._grace,
+            )
             self._closing = asyncio.create_task(self._close())
 
     async def on_tick(self, counter: int) -> bool:

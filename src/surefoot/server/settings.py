@@ -116,7 +116,9 @@ def _read(path: Path) -> dict[str, Any]:
     for name, value in given.items():
         check = {**_CHECKS, "api_key_file": _text}.get(name)
         if check is None:
-            raise SurefootError(f"config: {path}: {name} is no setting; see surefoot serve --help")
+            meant = name.replace("-", "_")
+            hint = f"write {meant}" if meant in _CHECKS else "see surefoot serve --help"
+            raise SurefootError(f"config: {path}: {name} is no setting; {hint}")
         try:
             given[name] = check(name, value)
         except SurefootError as error:
