@@ -23,12 +23,14 @@ def _prompt_kind(value: object) -> str | None:
     return "<texts>" if isinstance(first, str) else "<lists>" if isinstance(first, list) else "<ids>"
 
 
-Ids = Annotated[list[TokenId], Field(min_length=1)]
+# Of a long list the first mistake is told, and the others are not looked for: each costs microseconds, on the
+# event loop, and a body has room for millions.
+Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Prompt = Annotated[
     Annotated[str, Tag("<text>")]
-    | Annotated[list[str], Tag("<texts>")]
+    | Annotated[list[str], Field(fail_fast=True), Tag("<texts>")]
     | Annotated[Ids, Tag("<ids>")]
-    | Annotated[list[Ids], Tag("<lists>")],
+    | Annotated[list[Ids], Field(fail_fast=True), Tag("<lists>")],
     Discriminator(
         _prompt_kind,
         custom_error_type="shape",
@@ -142,7 +144,9 @@ ResponseFormat = Annotated[
 
 
 class ChatBody(Shared):
-    messages: Annotated[list[Message], Field(min_length=1)] = Field(description="The conversation so far.")
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] = Field(
+        description="The conversation so far."
+    )
     max_tokens: int | None = number("max_tokens", "Default: as many as the context has room for.")
     max_completion_tokens: int | None = number("max_completion_tokens", "Another name of `max_tokens`.")
     logprobs: bool | None = optional(
@@ -153,7 +157,9 @@ class ChatBody(Shared):
         "top_logprobs", "How many of the likeliest tokens to list at each place; only with `logprobs`."
     )
     response_format: ResponseFormat | None = optional("What the answer must be. Default: any text.")
-    tools: list[Tool] | None = optional("Functions that the model may call. Default, and with []: none.")
+    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = optional(
+        "Functions that the model may call. Default, and with []: none."
+    )
     tool_choice: ToolChoice | None = optional(
         "none: no calls, and the model is told of no tools; auto: as it likes; required: at least one call; "
         "or the function that must be called. Default auto with tools."

@@ -19,7 +19,7 @@ class TextPart(Strict):
 
 
 Content = Annotated[
-    Annotated[str, Tag("<text>")] | Annotated[list[TextPart], Tag("<parts>")],
+    Annotated[str, Tag("<text>")] | Annotated[list[TextPart], Field(fail_fast=True), Tag("<parts>")],
     either("is neither a string nor a list of text parts", text=str, parts=list),
 ]
 
@@ -60,7 +60,7 @@ class AssistantMessage(Turn):
     role: Literal["assistant"]
     content: Content | None = optional("May be missing beside tool_calls.")
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(fail_fast=True)] | None = None
     refusal: None = None
     audio: None = None
     function_call: None = None
@@ -151,9 +151,11 @@ def text_of(content: str | list[TextPart] | None) -> str | None:
 def check_tools(tools: Sequence[Tool] | None, choice: str | NamedTool | None) -> None:
     """Raises SurefootError for tools and a choice that don't go together."""
     names = [tool.function.name for tool in tools or ()]
+    seen: set[str] = set()
     for place, name in enumerate(names):
-        if name in names[:place]:
+        if name in seen:
             raise SurefootError(f"tools[{place}].function.name: {name!r} is there twice")
+        seen.add(name)
     if isinstance(choice, NamedTool) and choice.function.name not in names:
         known = ", ".join(names) if names else "none, as there are no tools"
         raise SurefootError(f"tool_choice: {choice.function.name!r} is no tool; allowed is {known}")

@@ -30,7 +30,9 @@ class TokenizeBody(Strict):
 
     model: str | None = optional("A name that `/v1/models` lists. Default: the first of them.")
     prompt: str | None = optional("A text; this or `messages`.")
-    messages: Annotated[list[Message], Field(min_length=1)] | None = optional("A conversation.")
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = optional(
+        "A conversation."
+    )
     add_special_tokens: bool | None = optional(
         "Whether to put the tokens around that the model wants around a text. Default: true with `prompt`, "
         "false with `messages`, whose template spells them out."
@@ -38,7 +40,9 @@ class TokenizeBody(Strict):
     add_generation_prompt: bool | None = optional(
         "Whether the beginning of an answer comes last; only with `messages`. Default true."
     )
-    tools: list[Tool] | None = optional("Functions that the model is told of; only with `messages`.")
+    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = optional(
+        "Functions that the model is told of; only with `messages`."
+    )
     return_token_strs: bool | None = optional("Whether to give the tokens as the vocabulary spells them.")
 
     @property
@@ -58,7 +62,7 @@ class TokenizeBody(Strict):
 
 class DetokenizeBody(Strict):
     model: str | None = optional("A name that `/v1/models` lists. Default: the first of them.")
-    tokens: list[TokenId] = Field(description="Token ids.")
+    tokens: list[TokenId] = Field(description="Token ids.", fail_fast=True)
 
 
 class Tokens(TypedDict):

@@ -1,0 +1,37 @@
+"""A body that is wrong in very many places costs no more than one that is wrong in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from surefoot.server.bodies import ChatBody, CompletionBody
+from surefoot.server.tokens import DetokenizeBody, TokenizeBody
+
+MANY = 1000
+USER = {"role": "user", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("body", "given"),
+    [
+        (CompletionBody, {"prompt": ["a", *[1] * MANY]}),
+        (CompletionBody, {"prompt": [1, *["a"] * MANY]}),
+        (CompletionBody, {"prompt": [["a"] * MANY] * MANY}),
+        (ChatBody, {"messages": [{}] * MANY}),
+        (ChatBody, {"messages": [{"role": "user", "content": [1] * MANY}]}),
+        (ChatBody, {"messages": [{"role": "assistant", "tool_calls": [1] * MANY}]}),
+        (ChatBody, {"messages": [USER], "tools": [1] * MANY}),
+        (TokenizeBody, {"messages": [1] * MANY}),
+        (TokenizeBody, {"messages": [USER], "tools": [1] * MANY}),
+        (DetokenizeBody, {"tokens": ["a"] * MANY}),
+    ],
+)
+def test_of_a_long_list_the_first_mistake_is_all_that_is_looked_for(
+    body: type[BaseModel], given: dict[str, Any]
+) -> None:
+    with pytest.raises(ValidationError) as told:
+        body.model_validate(given)
+    assert told.value.error_count() == 1
