@@ -26,10 +26,14 @@ USER = {"role": "user", "content": "a"}
         (ChatBody, {"messages": [USER], "tools": [1] * MANY}),
         (TokenizeBody, {"messages": [1] * MANY}),
         (TokenizeBody, {"messages": [USER], "tools": [1] * MANY}),
+        (CompletionBody, {"prompt": "a", **{f"unknown{place}": 1 for place in range(MANY)}}),
+        (CompletionBody, {"prompt": "a", "logit_bias": {str(place): True for place in range(MANY)}}),
+        (CompletionBody, {"prompt": "a", "logit_bias": {f"x{place}": 1 for place in range(MANY)}}),
+        (CompletionBody, {"prompt": "a", "structured_outputs": {"choice": [1] * MANY}}),
         (DetokenizeBody, {"tokens": ["a"] * MANY}),
     ],
 )
-def test_of_a_long_list_the_first_mistake_is_all_that_is_looked_for(
+def test_of_many_mistakes_the_first_is_all_that_is_looked_for(
     body: type[BaseModel], given: dict[str, Any]
 ) -> None:
     with pytest.raises(ValidationError) as told:
