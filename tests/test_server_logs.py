@@ -31,7 +31,7 @@ ASKED = {"prompt": SECRET, "max_tokens": 5, "seed": 1}
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
     """Where the log goes, from level info on."""
-    loggers = [logging.getLogger(name) for name in ("surefoot.server", "uvicorn.error")]
+    loggers = [logging.getLogger(name) for name in ("surefoot", "uvicorn.error")]
     before = [(logger.handlers, logger.level, logger.propagate) for logger in loggers]
     found = io.StringIO()
     configure("info", found)
@@ -128,3 +128,9 @@ def test_a_fault_is_logged_with_its_traceback(stream: io.StringIO) -> None:
     assert (line["level"], line["status"], line["failure"]) == ("error", 500, "server_error")
     assert "RuntimeError: no such luck" in line["traceback"]
     assert SECRET not in stream.getvalue()
+
+
+def test_what_other_parts_warn_of_is_a_line_of_json_too(stream: io.StringIO) -> None:
+    logging.getLogger("surefoot.loop").warning("a round failed")
+    (line,) = lines(stream)
+    assert (line["level"], line["event"]) == ("warning", "a round failed")

@@ -24,10 +24,10 @@ def log(level: str, event: str, *, fault: BaseException | None = None, **fields:
 
 
 def configure(level: str, stream: TextIO | None = None) -> None:
-    """Sends this server's log, and uvicorn's warnings, to a stream (standard error) as lines of JSON."""
+    """Sends what surefoot logs, and uvicorn's warnings, to a stream (standard error) as lines of JSON."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLines())
-    for name, least in (("surefoot.server", level), ("uvicorn.error", "warning")):
+    for name, least in (("surefoot", level), ("uvicorn.error", "warning")):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(_number(least))
