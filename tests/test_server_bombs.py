@@ -8,6 +8,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from surefoot.server.bodies import ChatBody, CompletionBody
+from surefoot.server.mistakes import body_error
 from surefoot.server.tokens import DetokenizeBody, TokenizeBody
 
 MANY = 1000
@@ -39,3 +40,9 @@ def test_of_many_mistakes_the_first_is_all_that_is_looked_for(
     with pytest.raises(ValidationError) as told:
         body.model_validate(given)
     assert told.value.error_count() == 1
+
+
+def test_a_long_name_of_an_unknown_field_is_cut() -> None:
+    told = body_error([{"type": "extra_forbidden", "loc": ("body", "x" * MANY), "input": 1}])
+    assert told.param == "x" * 57 + "..."
+    assert told.message == f"{told.param}: this field is unknown"

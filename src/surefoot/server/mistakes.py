@@ -9,7 +9,7 @@ from typing import Any, Final
 from surefoot.server.errors import ApiError
 from surefoot.server.fields import LIMITS
 
-_LONGEST = 60  # characters of a value that are shown
+_LONGEST = 60  # characters of a value, or of a field's name, that are shown
 _KEY = "[key]"  # stands behind a key that is itself at fault
 
 Mistake = Mapping[str, Any]
@@ -26,7 +26,8 @@ def body_error(mistakes: Sequence[Mistake]) -> ApiError:
 def _field(place: Sequence[str | int]) -> str:
     """messages[0].content for the place of it. Which member of a union was tried, in angle brackets, is no
     part of it, nor are query and body themselves."""
-    parts = [part for part in place[1:] if not str(part).startswith("<")]
+    parts = [_cut(part) if isinstance(part, str) else part for part in place[1:]]
+    parts = [part for part in parts if not str(part).startswith("<")]
     if parts and parts[-1] == _KEY:
         parts = parts[:-2]
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).removeprefix(".")
@@ -102,4 +103,8 @@ def _shown(value: object) -> str:
         text = json.dumps(value)
     except (TypeError, ValueError):
         text = ascii(value)
+    return _cut(text)
+
+
+def _cut(text: str) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
