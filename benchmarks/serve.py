@@ -65,9 +65,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         for concurrency in args.concurrency
     }
     loads |= {f"{rate:g} a second": _open(bodies, rate) for rate in args.rate}
-    measured = [one for load, run in loads.items() for one in _measure(load, run, subjects, args.repetitions)]
+    print("\nmedian (least–most of the repetitions); p50 / p95 / p99 of all requests")
+    _print(COLUMNS)
+    measured: list[Measured] = []
+    for load, run in loads.items():
+        measured += _measure(load, run, subjects, args.repetitions)
+        for one in measured[-len(subjects) :]:
+            _print(_cells(one))
     report["measured"] = [asdict(one) for one in measured]
-    _print(measured)
     print(json.dumps(report))
 
 
@@ -195,10 +200,9 @@ COLUMNS = ("load", "server", "tokens/s", "first ms", "between pieces ms", "per t
 WIDTHS = (12, 12, 21, 22, 22, 20, 5)
 
 
-def _print(measured: Sequence[Measured]) -> None:
-    print("\nmedian (least–most of the repetitions); p50 / p95 / p99 of all requests")
-    for line in [COLUMNS, *map(_cells, measured)]:
-        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, WIDTHS, strict=True)))
+def _print(cells: Sequence[str]) -> None:
+    line = "  ".join(cell.ljust(width) for cell, width in zip(cells, WIDTHS, strict=True))
+    print("  " + line, flush=True)  # what was measured, stays, whatever becomes of the rest
 
 
 def _cells(one: Measured) -> tuple[str, ...]:

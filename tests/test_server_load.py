@@ -46,6 +46,7 @@ def test_a_long_text_is_tokenized_while_other_threads_run() -> None:
         ({"stop": "a" * 1001}, "is too long; allowed is 1000 characters or fewer"),
         ({"bad_words": ["a"] * 1001}, "is too long; allowed is 1000 items or fewer"),
         ({"bad_words": ["a" * 1001]}, "is too long; allowed is 1000 characters or fewer"),
+        ({"logit_bias": {str(n): 1 for n in range(1001)}}, "is too long; allowed is 1000 items or fewer"),
         ({"stop_token_ids": [1] * 1001}, "is too long; allowed is 1000 items or fewer"),
     ],
 )

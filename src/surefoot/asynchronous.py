@@ -56,6 +56,8 @@ class AsyncEngine:
 
     max_waiting: requests taken beyond the engine's `max_requests`, choices counted singly; more are refused.
 
+    Engines that share a model belong to one thread, so only one of them may be given to this.
+
     Commands go to the thread by a queue, which it empties before every round; chunks come back through the
     event loop. Nothing here blocks the loop. The thread tokenizes prompts that come as text, so whoever has
     long ones should give token ids; grammars are compiled in threads of their own.

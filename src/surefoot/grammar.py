@@ -23,6 +23,7 @@ from surefoot.types import Constraint, SurefootError
 
 _COMPILED = 16  # grammars kept; each may hold a lexer of `max_lexer_states`, about 1.5 kB each
 _STACK = 256 * 2**20  # bytes, of the compiler's thread: it recurses along chains of rules
+_STACK_SIZE = threading.Lock()  # the size is the process's, so one thread at a time may change it
 _LONGEST = 300  # characters of a reason
 _NO_TOKEN = "NoExtensionBias"  # llguidance's word for a place that no token leads away from
 _SPECIAL = b"\xff"  # llguidance's mark of a token that stands for no text; no UTF-8 has this byte
@@ -226,12 +227,13 @@ class GrammarMatcher:
 def _with_room(build: Callable[[], LLMatcher]) -> LLMatcher:
     """Runs a function on a stack on which no source of the allowed size overflows, which would end the
     process."""
-    usual = threading.stack_size(_STACK)
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            return pool.submit(build).result()
-    finally:
-        threading.stack_size(usual)
+    with _STACK_SIZE:
+        usual = threading.stack_size(_STACK)
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(build).result()
+        finally:
+            threading.stack_size(usual)
 
 
 def _reason(error: str, located: bool = False) -> str:

@@ -121,6 +121,7 @@ Biases = Annotated[
         Annotated[float, Field(ge=RANGES["logit_bias"].low, le=RANGES["logit_bias"].high)],
     ],
     BeforeValidator(_or_first_mistake),
+    Field(max_length=MOST_WORDS),
 ]
 Stop = Annotated[
     Annotated[Word, Tag("<text>")] | Annotated[Words, Tag("<texts>")],
@@ -189,8 +190,8 @@ class Shared(Strict):
     structured_outputs: StructuredOutputs | None = optional("What the output must be.")
     draft_tokens: int | None = number(
         "draft_tokens",
-        "The most tokens to draft in a round; 0 decodes without speculation. "
-        "Default, and at most: as the server is set.",
+        "The most tokens to draft in a round, up to the server's prompt_rows; 0 decodes without speculation. "
+        "Default: as the server is set.",
     )
     timeout: float | None = number(
         "timeout", "Seconds after which the request ends with an error; no more than the server allows."

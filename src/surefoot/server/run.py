@@ -77,7 +77,7 @@ async def _serve(
         tokenizer=target.tokenizer,
         names=settings.served_model_name,
         max_length=engine.max_length,
-        max_draft_tokens=engine.max_draft_tokens,
+        max_draft_tokens=min(engine.max_draft_tokens, settings.prompt_rows),  # no more stalls others
         timeout=settings.timeout,
         created=int(time.time()),
         max_prompt_tokens=settings.max_prompt_tokens,
