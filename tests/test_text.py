@@ -252,21 +252,21 @@ def test_templates_have_what_they_expect(template: str, becomes: str) -> None:
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("{{ raise_exception('roles must alternate') }}", "refuses this: roles must alternate"),
-        ("{{ ''.__class__.__mro__ }}", "refuses this: .*unsafe"),
-        ("{{ messages.append(1) }}", "refuses this: .*is unsafe"),
-        ("{{ messages[5].role }}", "refuses this: list object has no element 5"),
-        ("{{ 1 / 0 }}", "refuses this: division by zero"),
-        ("{{ 'é' + 1 }}", "refuses this: can only concatenate"),
-        ("{% include '/etc/passwd' %}", "refuses this: no loader"),
-        ("{% for i in range(10 ** 9) %}{% endfor %}", "refuses this: Range too big"),
-        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "refuses this: maximum recursion"),
+        ("{{ raise_exception('roles must alternate') }}", "refuses them: roles must alternate"),
+        ("{{ ''.__class__.__mro__ }}", "refuses them: .*unsafe"),
+        ("{{ messages.append(1) }}", "refuses them: .*is unsafe"),
+        ("{{ messages[5].role }}", "refuses them: list object has no element 5"),
+        ("{{ 1 / 0 }}", "refuses them: division by zero"),
+        ("{{ 'é' + 1 }}", "refuses them: can only concatenate"),
+        ("{% include '/etc/passwd' %}", "refuses them: no loader"),
+        ("{% for i in range(10 ** 9) %}{% endfor %}", "refuses them: Range too big"),
+        ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "refuses them: maximum recursion"),
     ],
 )
 def test_a_template_that_fails_is_one_line(template: str, says: str) -> None:
     with pytest.raises(SurefootError, match=says) as caught:
         ChatTemplate(template, "", "", "my.gguf").render([{"role": "user", "content": "x"}], True)
-    assert str(caught.value).startswith("my.gguf: its chat template")
+    assert str(caught.value).startswith("messages: the chat template")
     assert "\n" not in str(caught.value)
 
 
