@@ -5,9 +5,12 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+from surefoot.models.catalog import home
 
 settings.register_profile("untimed", deadline=None)  # no test depends on how busy the machine is
 settings.load_profile("untimed")
@@ -43,3 +46,13 @@ def seeds() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "randbits", random.Random(0).getrandbits)
         yield
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home with nothing in it but the kernels that the user's has: compiling them takes many seconds."""
+    kernels, own = home() / "native", tmp_path / "home"
+    kernels.mkdir(parents=True, exist_ok=True)
+    own.mkdir()
+    (own / "native").symlink_to(kernels)
+    monkeypatch.setenv("SUREFOOT_HOME", str(own))

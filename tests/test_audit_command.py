@@ -31,6 +31,8 @@ from tests.tiny import tiny_gguf
 
 Capture = pytest.CaptureFixture[str]
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> Iterator[None]:
@@ -41,11 +43,6 @@ def quiet() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_gguf("llama", tmp_path_factory.mktemp("model") / "tiny.gguf"))
-
-
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUREFOOT_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture

@@ -25,6 +25,8 @@ from tests.tiny import tiny_checkpoint_folder, tiny_gguf
 
 Capture = pytest.CaptureFixture[str]
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet() -> Iterator[None]:
@@ -35,11 +37,6 @@ def quiet() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(tiny_gguf("llama", tmp_path_factory.mktemp("model") / "tiny.gguf"))
-
-
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUREFOOT_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture

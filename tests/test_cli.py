@@ -40,6 +40,8 @@ STATS = [
     "peak_memory_bytes",
 ]
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
@@ -52,11 +54,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 def quiet() -> Iterator[None]:
     with one_thread():
         yield
-
-
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUREFOOT_HOME", str(tmp_path / "home"))
 
 
 Capture = pytest.CaptureFixture[str]

@@ -20,6 +20,8 @@ from tests.tiny import tiny_checkpoint_folder, tiny_gguf
 HERE = Path(__file__)
 FULL = Path("/dev/full")
 
+pytestmark = pytest.mark.usefixtures("own_home")
+
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -51,11 +53,6 @@ def swap(path: Path, one: str, other: str) -> None:
     text = path.read_text()
     assert one in text
     path.write_text(other.join(part.replace(other, one) for part in text.split(one)))
-
-
-@pytest.fixture(autouse=True)
-def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SUREFOOT_HOME", str(tmp_path / "home"))
 
 
 @pytest.fixture(scope="module", autouse=True)
