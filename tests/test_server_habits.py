@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 
 import pytest
 
+from surefoot.server.fields import IDLE
 from tests.api import CHAT, COMPLETIONS, Api, Json, serving
+from tests.server_tables import named, table
 
 USER = [{"role": "user", "content": "hi"}]
 BODIES: dict[str, Json] = {COMPLETIONS: {"prompt": "hi"}, CHAT: {"messages": USER}}
 SHORT = {"max_tokens": 8, "seed": 3}
+TAKEN = {
+    cells[0].strip("`"): [json.loads(value) for value in named(cells[1])]
+    for cells in table("### Taken where they ask for nothing", "field")
+}
+IN_STREAM_OPTIONS = ("include_obfuscation", "continuous_usage_stats")
 
 
 @pytest.fixture(scope="module")
@@ -29,12 +37,55 @@ def choices(api: Api, path: str, **more: object) -> object:
     [
         {"n": 1, "stop": [], "logit_bias": {}, "user": "me", "stream": False, "stream_options": None},
         {"safety_identifier": "a", "prompt_cache_key": "b"},
+        {"top_k": -1},
+        {"stream_options": {}},
+        {"stream_options": {"include_usage": False, **dict.fromkeys(IN_STREAM_OPTIONS, False)}},
         {"suffix": None, "functions": None, "metadata": None, "reasoning_effort": None, "not_known": None},
     ],
     ids=str,
 )
 def test_fields_that_ask_for_nothing(api: Api, path: str, habit: Json) -> None:
     assert choices(api, path, **habit) == choices(api, path)
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("field", TAKEN)
+def test_fields_without_a_meaning_here_are_taken_where_they_ask_for_nothing(
+    api: Api, path: str, field: str
+) -> None:
+    for value in TAKEN[field]:
+        assert choices(api, path, **{field: value}) == choices(api, path)
+
+
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize("field", TAKEN)
+def test_any_other_value_of_them_is_refused(api: Api, path: str, field: str) -> None:
+    allowed = " or ".join(json.dumps(value) for value in TAKEN[field])
+    asked = {bool: not TAKEN[field][0], int: 2, str: "other", list: ["audio"], dict: {"a": 1}}
+    value = asked[type(TAKEN[field][0])]
+    said = f"{field}: {json.dumps(value)} asks for what is not done here; allowed is {allowed}"
+    assert api.refusal(path, **BODIES[path], **{field: value}) == said
+
+
+@pytest.mark.parametrize(("field", "value"), [("store", 0), ("priority", False), ("length_penalty", True)])
+def test_numbers_are_no_switches(api: Api, field: str, value: object) -> None:
+    assert f"{field}: {json.dumps(value)} asks for" in api.refusal(CHAT, messages=USER, **{field: value})
+
+
+@pytest.mark.parametrize("field", IN_STREAM_OPTIONS)
+def test_more_in_a_stream_than_is_done_is_refused(api: Api, field: str) -> None:
+    told = api.refusal(CHAT, messages=USER, stream=True, stream_options={field: True})
+    assert told == f"stream_options.{field}: true asks for what is not done here; allowed is false"
+
+
+def test_the_document_has_all_that_is_taken() -> None:
+    inside = {f"stream_options.{field}": (False,) for field in IN_STREAM_OPTIONS}
+    assert {field: tuple(values) for field, values in TAKEN.items()} | inside == IDLE
+
+
+def test_a_message_has_no_such_fields(api: Api) -> None:
+    message = {**USER[0], "store": False}
+    assert api.refusal(CHAT, messages=[message]) == "messages[0].store: this field is unknown"
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from surefoot.server.fields import Schema, Shared, Strict, TokenId, check_shared, constraint, number, optional
+from surefoot.server.fields import Schema, Shared, TokenId, check_shared, constraint, number, optional
 from surefoot.server.messages import Message, Tool, ToolChoice, check_tools
+from surefoot.server.strict import Strict
 from surefoot.types import Constraint, SurefootError
 
 _DEFAULT_MAX_TOKENS = 16  # OpenAI's

@@ -11,11 +11,12 @@ import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from surefoot.server.service import Service
+from surefoot.server.strict import Strict
 from surefoot.types import RANGES, Constraint, Interval, SamplingParams, SurefootError
 
 LIMITS: Final[Mapping[str, Interval]] = {
@@ -23,6 +24,7 @@ LIMITS: Final[Mapping[str, Interval]] = {
     "max_completion_tokens": RANGES["max_tokens"],
     "best_of": RANGES["n"],
     "top_logprobs": RANGES["logprobs"],
+    "top_k": Interval(-1),  # vLLM's clients write -1 for off
     "draft_tokens": Interval(0),
     "timeout": Interval(0, low_open=True),
 }
@@ -43,32 +45,6 @@ _SAMPLING = (
     "ignore_eos",
 )
 """Fields that are named in a body as in `SamplingParams`."""
-
-
-class Strict(BaseModel):
-    """JSON as it is: no number out of a string, no field that is unknown, no NaN.
-
-    A field that is null counts as left out, whatever its name: clients write null for all that they know of
-    and don't use, and it asks for nothing. Of the unknown ones the first is told: a body has room for many,
-    and each mistake costs microseconds on the event loop.
-    """
-
-    model_config = ConfigDict(
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        json_schema_extra={"additionalProperties": {"type": "null"}},
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _without_nulls(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        known = {field.alias or name for name, field in cls.model_fields.items()}
-        unknown = (name for name, value in given.items() if value is not None and name not in known)
-        first = next(unknown, None)
-        return {name: value for name, value in given.items() if name in known or name == first}
 
 
 def number(name: str, description: str) -> Any:
@@ -145,17 +121,43 @@ class StructuredOutputs(Strict):
 
 
 class StreamOptions(Strict):
+    idle: ClassVar = {"include_obfuscation": (False,), "continuous_usage_stats": (False,)}
+
     include_usage: bool | None = optional("Whether a chunk with the token counts comes last. Default false.")
 
 
 class Shared(Strict):
+    idle: ClassVar = {
+        # OpenAI's
+        "store": (False,),
+        "metadata": ({},),
+        "service_tier": ("auto", "default"),
+        "modalities": (["text"],),
+        "verbosity": ("medium",),
+        "functions": ([],),
+        "function_call": ("auto", "none"),
+        "suffix": ("",),
+        # vLLM's
+        "use_beam_search": (False,),
+        "length_penalty": (1,),
+        "early_stopping": (False,),
+        "skip_special_tokens": (True,),
+        "spaces_between_special_tokens": (True,),
+        "include_stop_str_in_output": (False,),
+        "add_generation_prompt": (True,),
+        "continue_final_message": (False,),
+        "include_reasoning": (True,),
+        "chat_template_kwargs": ({},),
+        "priority": (0,),
+    }
+
     model: str | None = optional("A name that `/v1/models` lists. Default: the first of them.")
     n: int | None = number("n", "Answers to each prompt. Default 1.")
     temperature: float | None = number("temperature", "0 takes the likeliest token every time. Default 1.")
     top_p: float | None = number(
         "top_p", "Of the likeliest tokens only as many as hold this probability. Default 1: all."
     )
-    top_k: int | None = number("top_k", "Only the so many likeliest tokens. Default 0: all.")
+    top_k: int | None = number("top_k", "Only the so many likeliest tokens. Default 0, and -1: all.")
     min_p: float | None = number(
         "min_p", "Only tokens at least this many times as likely as the likeliest. Default 0: all."
     )
@@ -237,6 +239,8 @@ def ask(
 ) -> Ask:
     """Raises SurefootError for what a body asks that its schema can't rule out."""
     given = {name: value for name in _SAMPLING if (value := getattr(body, name)) is not None}
+    if body.top_k is not None:
+        given["top_k"] = max(0, body.top_k)
     stop = [body.stop] if isinstance(body.stop, str) else body.stop or ()
     params = SamplingParams(
         **{"temperature": 1.0, "top_p": 1.0, **given},
@@ -254,7 +258,7 @@ def ask(
 
 def check_shared(body: Shared) -> None:
     """Raises SurefootError for fields that don't go together."""
-    if body.stream_options is not None and not body.stream:
+    if body.stream_options is not None and body.stream_options.include_usage and not body.stream:
         raise SurefootError("stream_options: given without stream; they are for streams alone")
 
 
@@ -300,3 +304,9 @@ def _deadline(body: Shared, served: Service) -> float | None:
     if body.timeout not in allowed:
         raise SurefootError(f"timeout: {body.timeout:g} is out of range; allowed is {allowed}")
     return body.timeout
+
+
+IDLE: Final[Mapping[str, tuple[object, ...]]] = Shared.idle | {
+    f"stream_options.{name}": values for name, values in StreamOptions.idle.items()
+}
+"""By field of a body, the values that are taken where it has no meaning here."""

@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from surefoot.server.fields import Strict, either, optional
+from surefoot.server.fields import either, optional
+from surefoot.server.strict import Strict
 from surefoot.types import SurefootError
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from surefoot.server.errors import ApiError
-from surefoot.server.fields import LIMITS
+from surefoot.server.fields import IDLE, LIMITS
 
 _LONGEST = 60  # characters of a value, or of a field's name, that are shown
 _KEY = "[key]"  # stands behind a key that is itself at fault
@@ -38,7 +38,7 @@ def _what(mistake: Mistake) -> str:
     if kind == "missing":
         return "it is missing" if len(place) > 1 else "it is missing; send a JSON object"
     if kind == "extra_forbidden":
-        return "this field is unknown"
+        return _unknown(_field(place), mistake.get("input"))
     if kind == "json_invalid":
         return f"it is not valid JSON: {mistake['ctx']['error']} at character {place[-1]}"
     if len(place) == 1 and isinstance(mistake.get("input"), bytes):
@@ -50,6 +50,13 @@ def _what(mistake: Mistake) -> str:
     else:
         return " ".join(str(mistake["msg"]).split())
     return f"{_shown(mistake.get('input'))} {said}{_allowed(kind, place)}"
+
+
+def _unknown(field: str, value: object) -> str:
+    if field not in IDLE:
+        return "this field is unknown"
+    allowed = " or ".join(json.dumps(idle) for idle in IDLE[field])
+    return f"{_shown(value)} asks for what is not done here; allowed is {allowed}"
 
 
 def _ranged(context: Mapping[str, Any]) -> str:

@@ -9,10 +9,11 @@ from pydantic import Field
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from surefoot.server.errors import invalid
-from surefoot.server.fields import Strict, TokenId, optional
+from surefoot.server.fields import TokenId, optional
 from surefoot.server.generating import RESPONSES, check_model, off_loop, unknown_model
 from surefoot.server.messages import Message, Tool, for_template
 from surefoot.server.service import Service, service
+from surefoot.server.strict import Strict
 
 router = APIRouter()
 
