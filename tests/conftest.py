@@ -18,20 +18,18 @@ settings.load_profile("untimed")
 Caught = Callable[[str, str, str], None]
 """`caught(mutant, seen by, how far off)`: called by a test once its check has failed the mutant."""
 
-_TABLE = pytest.StashKey[list[tuple[str, str, str]]]()
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_TABLE] = []
+CAUGHT = "caught"
 
 
 @pytest.fixture
 def caught(request: pytest.FixtureRequest) -> Caught:
-    return lambda mutant, seen_by, off: request.config.stash[_TABLE].append((mutant, seen_by, off))
+    """Keeps a row of the table with the test's report, which comes back from whichever process ran it."""
+    return lambda *row: request.node.user_properties.append((CAUGHT, row))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    table = config.stash[_TABLE]
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = terminalreporter.getreports("passed")
+    table = sorted(row for report in reports for name, row in report.user_properties if name == CAUGHT)
     if not table:
         return
     terminalreporter.section(f"{len(table)} mutants caught")
@@ -40,9 +38,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.line(f"{mutant:{names}}  {seen_by:{seers}}  {off}")
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def seeds() -> Iterator[None]:
-    """The seeds that requests draw for themselves are the same in every run: a failure can be repeated."""
+    """The seeds that requests draw for themselves are the same in every run of a file, whichever ran before
+    it: a failure can be repeated."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(secrets, "randbits", random.Random(0).getrandbits)
         yield

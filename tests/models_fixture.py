@@ -7,6 +7,7 @@ from pathlib import Path
 
 from surefoot.models.catalog import resolve
 from surefoot.models.pull import pull
+from tests.workers import alone
 
 SMOLLM2 = "smollm2-135m-instruct"
 
@@ -14,7 +15,8 @@ SMOLLM2 = "smollm2-135m-instruct"
 @cache
 def smollm2_path() -> Path:
     """SmolLM2-135M-Instruct in the user's own model folder; pulled when it is not there."""
-    return pull(SMOLLM2)
+    with alone():
+        return pull(SMOLLM2)
 
 
 def catalogue_path(name: str) -> Path:

@@ -11,6 +11,7 @@ from surefoot.models.catalog import home
 from surefoot.native.compiler import COMPILERS
 from surefoot.native.isa import AVX2, PORTABLE, Isa, supported
 from surefoot.native.library import SIGNATURES, Library, open_library
+from tests.workers import alone
 
 COMPILER = next(filter(None, map(shutil.which, COMPILERS)), None)
 
@@ -29,7 +30,8 @@ def libraries() -> tuple[Library, ...]:
     if COMPILER is None:
         return ()
     isas = (*supported(), PORTABLE, emulated_amx())
-    return tuple(open_library(isa, home() / "native") for isa in isas)
+    with alone():
+        return tuple(open_library(isa, home() / "native") for isa in isas)
 
 
 def write_stub(kernels: Path, ready: bool = True) -> None:

@@ -177,7 +177,7 @@ def test_offsets_count_characters(api: Api) -> None:
         ({"json": {"type": "boolean"}}, lambda text: text.strip() in ("true", "false")),
         ({"json": '{"type": "boolean"}'}, lambda text: text.strip() in ("true", "false")),
     ],
-    ids=str,
+    ids=["regex", "choice", "grammar", "schema", "schema as text"],
 )
 def test_an_output_that_must_be_of_a_form(api: Api, outputs: Json, matches: Any) -> None:
     answer = api.ask(COMPLETIONS, prompt=PROMPT, **BASE, structured_outputs=outputs)
