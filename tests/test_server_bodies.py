@@ -225,10 +225,6 @@ def calling(**function: object) -> list[Json]:
             'tools[0].function.name: "a b" is not of the form ^[a-zA-Z0-9_-]{1,64}$',
         ),
         (
-            {"messages": USER, "tools": [{"type": "function", "function": {"name": "a", "strict": True}}]},
-            "tools[0].function.strict: true can't be held to with tool_choice auto; ",
-        ),
-        (
             {"messages": USER, "tool_choice": "any"},
             "tool_choice: \"any\" is unknown; allowed is 'none', 'auto' or",
         ),

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from surefoot.grammar import Grammars
 from surefoot.models.tokenizer_parts import TokenizerParts
-from surefoot.server.tools import CallDelta, ToolParser, tool_constraint
+from surefoot.server.call_grammars import required_calls
+from surefoot.server.tools import CallDelta, ToolParser
 from surefoot.text import Tokenizer
 from surefoot.types import SurefootError
 from tests.tiny import IM_END, VOCAB, tiny_tokenizer
@@ -55,7 +56,7 @@ def tokenizer() -> Tokenizer:
 
 def admits(text: str, tools: Sequence[str] = tuple(TOOLS), *, parallel: bool = True) -> bool:
     """Whether the grammar takes a text and then its end."""
-    matcher = grammars().matcher(tool_constraint({name: TOOLS[name] for name in tools}, parallel=parallel))
+    matcher = grammars().matcher(required_calls({name: TOOLS[name] for name in tools}, parallel=parallel))
     ids = [*tokenizer().encode(text, add_special=False), IM_END]
     return matcher.legal(ids) == len(ids)
 
@@ -101,7 +102,7 @@ def test_one_tool_alone_and_one_call_alone() -> None:
 
 
 def test_one_call_ends_by_itself() -> None:
-    matcher = grammars().matcher(tool_constraint(TOOLS, parallel=False))
+    matcher = grammars().matcher(required_calls(TOOLS, parallel=False))
     for token in tokenizer().encode(PING, add_special=False):
         assert not matcher.done
         matcher.advance(token)
@@ -121,12 +122,12 @@ def test_one_call_ends_by_itself() -> None:
 )
 def test_a_schema_that_can_not_be_held_to_is_refused(schema: dict[str, Any], says: str) -> None:
     with pytest.raises(SurefootError, match=says):
-        grammars().matcher(tool_constraint({"f": schema}))
+        grammars().matcher(required_calls({"f": schema}))
 
 
 def test_the_draft_of_a_schema_is_no_matter() -> None:
     schema = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "object", "maxProperties": 0}
-    matcher = grammars().matcher(tool_constraint({"ping": schema}))
+    matcher = grammars().matcher(required_calls({"ping": schema}))
     ids = tokenizer().encode(PING, add_special=False)
     assert matcher.legal(ids) == len(ids)
 
@@ -135,7 +136,7 @@ def test_the_draft_of_a_schema_is_no_matter() -> None:
 @settings(max_examples=60, deadline=None)
 def test_whatever_is_admitted_is_read_and_follows_the_schema(seed: int, parallel: bool) -> None:
     random = np.random.default_rng(seed)
-    matcher = grammars().matcher(tool_constraint(TOOLS, parallel=parallel))
+    matcher = grammars().matcher(required_calls(TOOLS, parallel=parallel))
     ids: list[int] = []
     while not matcher.done:
         allowed = np.flatnonzero(matcher.allowed(()))

@@ -13,7 +13,7 @@ from surefoot.types import Constraint, ConstraintKind, SurefootError
 MAX_SOURCE = 64 * 1024
 """Bytes of UTF-8. What compiling costs grows with it, and so does what a hostile source can make it cost."""
 
-_WHITESPACE = r" |\n[ \t]{0,20}"
+WHITESPACE = r" |\n[ \t]{0,20}"
 """Between two parts of JSON at most a space, or a new line and its indentation: both of the ways in which
 models write JSON, and no way to write spaces for ever, which models that may often do."""
 
@@ -70,7 +70,7 @@ def _json_schema(source: str) -> str:
 def _json(schema: Mapping[str, Any]) -> str:
     # $schema would only make newer keywords be ignored: all are read as the latest draft's.
     said = {key: value for key, value in schema.items() if key != "$schema"}
-    return f"start: %json {json.dumps({**said, 'x-guidance': {'whitespace_pattern': _WHITESPACE}})}"
+    return f"start: %json {json.dumps({**said, 'x-guidance': {'whitespace_pattern': WHITESPACE}})}"
 
 
 def _choice(source: str) -> str:

@@ -206,7 +206,7 @@ class ChatBody(Shared):
             raise SurefootError("top_logprobs: given without logprobs; set that to true")
 
     def constraints(self, of_tools: Constraint | None) -> Constraint | None:
-        """The one thing that the answer must be. of_tools: as a required call has it. Raises SurefootError
+        """The one thing that the answer must be. of_tools: what the tools make of it. Raises SurefootError
         when it must be several."""
         ways = {
             "response_format": _of_format(self.response_format),

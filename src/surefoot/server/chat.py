@@ -23,6 +23,7 @@ from surefoot.server.answers import (
     usage,
 )
 from surefoot.server.bodies import ChatBody
+from surefoot.server.call_grammars import required_calls, strict_calls
 from surefoot.server.errors import invalid
 from surefoot.server.fields import ask
 from surefoot.server.generating import (
@@ -31,6 +32,7 @@ from surefoot.server.generating import (
     check_room,
     encode,
     last_event,
+    named,
     no_usage,
     off_loop,
     respond,
@@ -38,7 +40,7 @@ from surefoot.server.generating import (
 from surefoot.server.messages import NamedTool, for_template
 from surefoot.server.service import Service, service
 from surefoot.server.stream import Event, Held
-from surefoot.server.tools import CallDelta, Delta, TextDelta, ToolParser, tool_constraint
+from surefoot.server.tools import CallDelta, Delta, TextDelta, ToolParser
 from surefoot.types import Constraint, FinishReason
 
 router = APIRouter()
@@ -53,6 +55,8 @@ async def chat(body: ChatBody, request: Request, served: Annotated[Service, Depe
     body.check()
     prompt = await off_loop(len(await request.body()), lambda: _prompt(body, served))
     check_room("messages", prompt, served)
+    with named(body.form):
+        form = body.constraints(_form_of_calls(body))
     made = ask(
         body,
         served,
@@ -61,7 +65,7 @@ async def chat(body: ChatBody, request: Request, served: Annotated[Service, Depe
         n=body.answers,
         logprobs=body.listed,
         prompt_logprobs=body.prompt_logprobs,
-        grammar=body.constraints(_required_calls(body)),
+        grammar=form,
     )
     return await respond(
         request, body, served, [made], Chat(body, served, prompt, made.params.seed or 0, request)
@@ -76,15 +80,16 @@ def _prompt(body: ChatBody, served: Service) -> tuple[int, ...]:
     return encode("messages", served.tokenizer, text, add_special=False)  # the template spells out the rest
 
 
-def _required_calls(body: ChatBody) -> Constraint | None:
-    choice = body.tool_choice
-    if choice != "required" and not isinstance(choice, NamedTool):
-        return None
+def _form_of_calls(body: ChatBody) -> Constraint | None:
+    """What the tools make of the answer; None where it may be any text."""
     tools = {tool.function.name: tool.function.parameters for tool in body.usable_tools}
-    if isinstance(choice, NamedTool):
-        name = choice.function.name
-        return tool_constraint({name: tools[name]}, parallel=False)
-    return tool_constraint(tools, parallel=body.parallel_tool_calls is not False)
+    if isinstance(body.tool_choice, NamedTool):
+        name = body.tool_choice.function.name
+        return required_calls({name: tools[name]}, parallel=False)
+    if body.tool_choice == "required":
+        return required_calls(tools, parallel=body.parallel_tool_calls is not False)
+    strict = [tool.function.name for tool in body.usable_tools if tool.function.strict]
+    return strict_calls(tools, strict) if strict else None
 
 
 class Message:

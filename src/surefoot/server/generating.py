@@ -59,7 +59,7 @@ async def respond(
 ) -> Response:
     """Generates, and answers as the body wants it."""
     run = Run(served.engine, asks)
-    with _named(body.form):
+    with named(body.form):
         if body.stream:
             return await stream(request, run, shape)
         async with run:
@@ -69,7 +69,7 @@ async def respond(
 
 
 @contextmanager
-def _named(form: str) -> Iterator[None]:
+def named(form: str) -> Iterator[None]:
     """Mistakes in a grammar are told by the field that it came from; the engine knows it by another name."""
     try:
         yield

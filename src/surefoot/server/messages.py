@@ -100,8 +100,7 @@ class Function(Strict):
     description: str | None = None
     parameters: dict[str, Any] | None = optional("A JSON schema of the arguments.")
     strict: bool | None = optional(
-        "Calls that are required (tool_choice) always follow the schema; with auto nothing holds the model "
-        "to it, and true is refused."
+        "Whether the arguments follow the schema with tool_choice auto too; of required calls they always do."
     )
 
 
@@ -162,10 +161,3 @@ def check_tools(tools: Sequence[Tool] | None, choice: str | NamedTool | None) ->
         raise SurefootError(f"tool_choice: {choice.function.name!r} is no tool; allowed is {known}")
     if choice == "required" and not names:
         raise SurefootError("tool_choice: 'required' was given without tools; allowed is none or auto")
-    if choice is None or choice == "auto":
-        for place, tool in enumerate(tools or ()):
-            if tool.function.strict:
-                raise SurefootError(
-                    f"tools[{place}].function.strict: true can't be held to with tool_choice auto; "
-                    "leave it out, or require a call"
-                )

@@ -1,4 +1,4 @@
-"""Tools: their calls parsed out of a stream of text, and the grammar of an answer that must be such calls.
+"""Calls of tools, parsed out of a stream of text.
 
 A call is written as the models of the catalogue are told to by their templates, or were trained to:
 
@@ -15,15 +15,12 @@ didn't give.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from surefoot.constraints import check_schema
 from surefoot.server.calls import Call, may_be_calls, read_calls, read_message
-from surefoot.types import Constraint
 
 OPEN: Final = "<tool_call>"
 CLOSE: Final = "</tool_call>"
@@ -169,34 +166,3 @@ class ToolParser:
 def _overlap(text: str, tag: str) -> int:
     """How many of the last characters of a text may begin a tag."""
     return next(size for size in range(len(tag) - 1, -1, -1) if text.endswith(tag[:size]))
-
-
-def tool_constraint(tools: Mapping[str, Mapping[str, Any] | None], *, parallel: bool = True) -> Constraint:
-    """An answer that is calls of some tools and nothing else, one or more of them.
-
-    tools: the JSON schema of the arguments by name; None: there are none. parallel: False for one call
-    exactly. The JSON is spelled as templates spell it, on one line with a space after commas and colons, so
-    that no model loses its way in white space. `ToolParser` reads all that it admits.
-
-    Raises SurefootError for a schema that could not be held to.
-    """
-    names = list(tools)
-    lines = [
-        "start: call" + (r' ("\n" call)*' if parallel else ""),
-        rf'call: "{OPEN}\n" ({" | ".join(f"call_{i}" for i in range(len(names)))}) "\n{CLOSE}"',
-    ]
-    for place, name in enumerate(names):
-        head = json.dumps(f'{{"name": {json.dumps(name)}, "arguments": ')
-        lines.append(f'call_{place}: {head} %json {_schema(name, tools[name])} "}}"')
-    return Constraint("lark", "\n".join(lines) + "\n")
-
-
-def _schema(name: str, schema: Mapping[str, Any] | None) -> str:
-    said = dict(_NO_ARGUMENTS if schema is None else schema)
-    said.pop("$schema", None)  # all schemas are read as the latest draft's
-    check_schema(said, f"the schema of {name}")
-    return json.dumps({**said, "x-guidance": _SPELLING})
-
-
-_NO_ARGUMENTS: Final = {"type": "object", "properties": {}, "additionalProperties": False}
-_SPELLING: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
