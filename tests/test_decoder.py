@@ -8,32 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
 
-from surefoot.models.base import Segment
 from surefoot.models.build import Built, build
-from surefoot.models.decoder import Decoder
 from surefoot.models.load import open_checkpoint
 from surefoot.text import load_tokenizer
 from tests.models_fixture import SMOLLM2, catalogue_path, smollm2_path
+from tests.sides import Sides, account, agree, compute, our_logits, their_logits
 from tests.tiny import FAMILIES, tiny_checkpoint_folder, tiny_gguf, tiny_model
 
 LIMIT = 1e-3  # the largest difference between two logits
 TOKENS = [int(token) for token in np.random.default_rng(3).integers(3, 260, 60)]
-
-
-def our_logits(decoder: Decoder, tokens: list[int]) -> NDArray[np.float32]:
-    decoder.cache.add(1)
-    try:
-        return decoder.forward([Segment(1, tokens, len(tokens))])
-    finally:
-        decoder.cache.free(1)
-
-
-def their_logits(model: Any, tokens: list[int]) -> NDArray[np.float32]:
-    with torch.no_grad():
-        logits: NDArray[np.float32] = model(torch.tensor([tokens])).logits[0].float().numpy()
-    return logits
 
 
 def in_fp32(path: Path, folder: Path) -> Built:
@@ -95,12 +79,14 @@ def test_real_models_agree_with_transformers(name: str, tmp_path: Path) -> None:
     import transformers
 
     path = smollm2_path() if name == SMOLLM2 else catalogue_path(name)
-    checkpoint = open_checkpoint(path)
-    tokens = load_tokenizer(checkpoint).encode(TEXT, True)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(
-        path.parent, gguf_file=path.name, dtype=torch.float32
-    )
-    difference = np.abs(
-        our_logits(build(checkpoint, "fp32", tmp_path).decoder, tokens) - their_logits(theirs, tokens)
-    )
-    assert difference.max() <= LIMIT
+    tokens = load_tokenizer(open_checkpoint(path)).encode(TEXT, True)
+
+    def load(folder: Path) -> Sides:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=torch.float32
+        )
+        return compute(in_fp32(path, folder).decoder, model, tokens)
+
+    sides = load(tmp_path)
+    if not agree(sides, LIMIT):
+        pytest.fail(account(sides, lambda: load(tmp_path / "anew")))
