@@ -25,6 +25,7 @@ USER = {"role": "user", "content": "a"}
         (ChatBody, {"messages": [{"role": "user", "content": [1] * MANY}]}),
         (ChatBody, {"messages": [{"role": "assistant", "tool_calls": [1] * MANY}]}),
         (ChatBody, {"messages": [USER], "tools": [1] * MANY}),
+        (ChatBody, {"messages": [USER], "tools": [{"type": "function", "function": {"name": "a"}}] * MANY}),
         (TokenizeBody, {"messages": [1] * MANY}),
         (TokenizeBody, {"messages": [USER], "tools": [1] * MANY}),
         (CompletionBody, {"prompt": "a", **{f"unknown{place}": 1 for place in range(MANY)}}),

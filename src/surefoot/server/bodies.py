@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from surefoot.server.fields import Schema, Shared, TokenId, check_shared, constraint, number, optional
-from surefoot.server.messages import Message, Tool, ToolChoice, check_tools
+from surefoot.server.messages import Message, Tool, ToolChoice, Tools, check_tools
 from surefoot.server.strict import Strict
 from surefoot.types import Constraint, SurefootError
 
@@ -158,9 +158,7 @@ class ChatBody(Shared):
         "top_logprobs", "How many of the likeliest tokens to list at each place; only with `logprobs`."
     )
     response_format: ResponseFormat | None = optional("What the answer must be. Default: any text.")
-    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = optional(
-        "Functions that the model may call. Default, and with []: none."
-    )
+    tools: Tools | None = optional("Functions that the model may call. Default, and with []: none.")
     tool_choice: ToolChoice | None = optional(
         "none: no calls, and the model is told of no tools; auto: as it likes; required: at least one call; "
         "or the function that must be called. Default auto with tools."

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag
 
 from surefoot.server.fields import either, optional
 from surefoot.server.strict import Strict
 from surefoot.types import SurefootError
+
+MOST_TOOLS: Final = 128  # OpenAI's
+MOST_SCHEMAS: Final = 64 * 1024
+"""Characters of the schemas of all tools, as JSON."""
 
 _ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -109,6 +114,9 @@ class Tool(Strict):
     function: Function
 
 
+Tools = Annotated[list[Tool], Field(fail_fast=True, max_length=MOST_TOOLS)]
+
+
 class NamedFunction(Strict):
     name: str
 
@@ -149,13 +157,18 @@ def text_of(content: str | list[TextPart] | None) -> str | None:
 
 
 def check_tools(tools: Sequence[Tool] | None, choice: str | NamedTool | None) -> None:
-    """Raises SurefootError for tools and a choice that don't go together."""
+    """Raises SurefootError for tools that are too large, and for a choice that doesn't go with them."""
     names = [tool.function.name for tool in tools or ()]
     seen: set[str] = set()
     for place, name in enumerate(names):
         if name in seen:
             raise SurefootError(f"tools[{place}].function.name: {name!r} is there twice")
         seen.add(name)
+    size = sum(len(json.dumps(tool.function.parameters)) for tool in tools or ())
+    if size > MOST_SCHEMAS:
+        raise SurefootError(
+            f"tools: their schemas have {size} characters of JSON together; allowed are {MOST_SCHEMAS}"
+        )
     if isinstance(choice, NamedTool) and choice.function.name not in names:
         known = ", ".join(names) if names else "none, as there are no tools"
         raise SurefootError(f"tool_choice: {choice.function.name!r} is no tool; allowed is {known}")

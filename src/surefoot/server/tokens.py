@@ -11,7 +11,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 from surefoot.server.errors import invalid
 from surefoot.server.fields import TokenId, optional
 from surefoot.server.generating import RESPONSES, check_model, off_loop, unknown_model
-from surefoot.server.messages import Message, Tool, for_template
+from surefoot.server.messages import Message, Tools, for_template
 from surefoot.server.service import Service, service
 from surefoot.server.strict import Strict
 
@@ -41,9 +41,7 @@ class TokenizeBody(Strict):
     add_generation_prompt: bool | None = optional(
         "Whether the beginning of an answer comes last; only with `messages`. Default true."
     )
-    tools: Annotated[list[Tool], Field(fail_fast=True)] | None = optional(
-        "Functions that the model is told of; only with `messages`."
-    )
+    tools: Tools | None = optional("Functions that the model is told of; only with `messages`.")
     return_token_strs: bool | None = optional("Whether to give the tokens as the vocabulary spells them.")
 
     @property
