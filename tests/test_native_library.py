@@ -126,7 +126,7 @@ def test_a_product_is_that_of_the_unpacked_weights(library: Library) -> None:
     y = library.linear_forward(library.pool(2), linear, x)
     weights = np.concatenate([library.unpack(part) for part in linear.parts])
     assert linear.bias is not None
-    np.testing.assert_allclose(y, x.astype(float) @ weights.T + linear.bias, rtol=0, atol=0.01)
+    np.testing.assert_allclose(y, x.astype(float) @ weights.T + linear.bias, rtol=0, atol=0.03)
 
 
 @pytest.mark.parametrize("library", libraries(), ids=lambda library: library.isa.name)

@@ -300,8 +300,8 @@ def test_it_is_the_decoder(name: str) -> None:
     model, library = weights(FAMILIES[name]), libraries()[0]
     found = Runner(library, library.pool(2), model).run(chain(90), range(90))
     wanted = expected(library, model, range(90))
-    assert np.abs(found - wanted).max() < 1.5e-3 * np.abs(wanted).max()
-    assert np.abs(found - wanted).mean() < 2e-4 * np.abs(wanted).max()
+    assert np.abs(found - wanted).max() < 4e-3 * np.abs(wanted).max()
+    assert np.abs(found - wanted).mean() < 4e-4 * np.abs(wanted).max()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -1,4 +1,4 @@
-/* Products of 16-bit activations with packed weights.
+/* Products of 12-bit activations with packed weights.
  *
  * An instruction set's header does a group of inputs: exact integer sums, which have no order. What becomes
  * of the sums, in floating point, is written here once (`settle`), so it can't differ between them.
@@ -16,7 +16,8 @@
 typedef struct {
     sf_format format;
     sf_span strip[PANEL_STRIPS];
-    int bits; /* of a quant: 8 where they are decoded */
+    int packed; /* quants are as the matrix has them */
+    int bits;   /* of a quant: 8 where they are decoded */
     int input; /* the first */
     int groups;
     const uint8_t *next[PANEL_STRIPS]; /* what comes after it, packed */
@@ -37,43 +38,47 @@ INLINE void prefetch_share(const panel_span *span, int strip, int g) {
 #define OFFSET 0
 #endif
 
-/* What rows bring to each group of a span, beside their q. */
+/* What rows of one tile bring to each group of a span, beside their q. */
 typedef struct {
-    const float *scale; /* of the first row's first 64 inputs */
-    int scale_stride, group;
-    int32_t start[ROW_TILE][SPAN_GROUPS]; /* (OFFSET − zero) · Σ q: where sums begin */
-    float total[ROW_TILE][SPAN_GROUPS];   /* scale · Σ q, for the mins */
+    const float *scale[SPAN_GROUPS];      /* of the rows */
+    int32_t start[SPAN_GROUPS][ROW_TILE]; /* (OFFSET − zero) · Σ q: where sums begin */
+    float total[SPAN_GROUPS][ROW_TILE];   /* scale · Σ q, for the mins */
 } row_terms;
 
-INLINE float scale_of(const row_terms *terms, int row, int g) {
-    return terms->scale[row * terms->scale_stride + (unsigned)(g * terms->group) / ACTIVATION_GROUP];
+INLINE const int32_t *sums_of(const sf_rows *x, int group) {
+    return group == 16 ? x->sums16 : group == 32 ? x->sums32 : x->sums64;
 }
 
-INLINE const int32_t *group_sums(const sf_rows *x, int group, uint64_t at) {
-    return group == 16 ? x->sums16 + at / 16 : group == 32 ? x->sums32 + at / 32 : x->sums64 + at / 64;
-}
-
-INLINE void gather_terms(const panel_span *span, const sf_rows *x, int row, int rows, row_terms *terms) {
-    const uint64_t first = (uint64_t)row * x->stride + span->input;
-    terms->scale = x->scale + first / ACTIVATION_GROUP;
-    terms->scale_stride = x->stride / ACTIVATION_GROUP;
-    terms->group = span->format.group;
-    for (int r = 0; r < rows; r++) {
-        const int32_t *sums = group_sums(x, terms->group, first + (uint64_t)r * x->stride);
-        for (int g = 0; g < span->groups; g++)
-            terms->start[r][g] = (OFFSET - span->format.zero) * sums[g];
+INLINE void gather_terms(int group, const panel_span *span, const sf_rows *x, int row, int rows,
+                         row_terms *terms) {
+    const int32_t *sums = sums_of(x, group) + sf_group_at(x, group, row, span->input);
+    const float *scale = x->scale + sf_group_at(x, ACTIVATION_GROUP, row, span->input);
+    for (int g = 0; g < span->groups; g++, sums += x->height) {
+        terms->scale[g] = scale + g * group / ACTIVATION_GROUP * x->height;
+        for (int r = 0; r < rows; r++)
+            terms->start[g][r] = (OFFSET - span->format.zero) * sums[r];
         if (span->strip[0].min)
-            for (int g = 0; g < span->groups; g++)
-                terms->total[r][g] = scale_of(terms, r, g) * (float)sums[g];
+            for (int r = 0; r < rows; r++)
+                terms->total[g][r] = terms->scale[g][r] * (float)sums[r];
     }
 }
 
+/* What a strip brings to a group. */
+typedef struct {
+    int has_min;
+    vec scale, min;
+} strip_terms;
+
+INLINE strip_terms gather_strip(int has_min, const sf_span *strip, int g) {
+    return (strip_terms){has_min, vec_load(strip->scale + g * STRIP),
+                         has_min ? vec_load(strip->min + g * STRIP) : vec_zero()};
+}
+
 /* Adds group `g` of a strip to y. */
-INLINE void settle(vec isum, const sf_span *strip, const row_terms *terms, int row, int g, float *y) {
-    vec scale = vec_mul(vec_set(scale_of(terms, row, g)), vec_load(strip->scale + g * STRIP));
-    vec sum = vec_fma(isum, scale, vec_load(y));
-    if (strip->min)
-        sum = vec_fma(vec_set(terms->total[row][g]), vec_load(strip->min + g * STRIP), sum);
+INLINE void settle(vec isum, const strip_terms *strip, const row_terms *terms, int row, int g, float *y) {
+    vec sum = vec_fma(isum, vec_mul(vec_set(terms->scale[g][row]), strip->scale), vec_load(y));
+    if (strip->has_min)
+        sum = vec_fma(vec_set(terms->total[g][row]), strip->min, sum);
     vec_store(y, sum);
 }
 
@@ -89,34 +94,56 @@ INLINE void settle(vec isum, const sf_span *strip, const row_terms *terms, int r
 #include "dot_portable.h"
 #endif
 
-/* Where the span after this one of the panel lies; after the last, the next panel's first. */
-static void find_next(const sf_matrix *matrix, int panel, panel_span *span) {
+#ifndef SUREFOOT_TILES_H
+#define TAKES_PACKED(format, rows) ((rows) <= PACKED_ROWS)
+
+static void add_span(const panel_span *span, const sf_rows *x, float *y) { add_blocks(span, x, y); }
+int sf_ready(void) { return 1; }
+void sf_dot_end(void) {}
+#endif
+
+/* Panels that are summed together. */
+typedef struct {
+    const sf_matrix *matrix;
+    int first, end;
+} panel_group;
+
+/* Where the span that comes next lies: that of the next panel; after the last one, the first panel's next;
+ * after the last of all, the first of the panels that follow. */
+static void find_next(const panel_group *group, int panel, panel_span *span) {
+    const sf_matrix *matrix = group->matrix;
     const int64_t of_strip = strip_bytes(&span->format, matrix->inputs);
     const int64_t of_span = span_bytes(&span->format, SPAN);
-    const int last = span->input + SPAN >= matrix->inputs;
-    if (last && (panel + 1) * PANEL >= matrix->outputs) {
-        span->next_share = 0;
-        return;
-    }
-    for (int s = 0; s < PANEL_STRIPS; s++) {
-        const int strip = (panel + last) * PANEL_STRIPS + s;
-        span->next[s] = matrix->data + strip * of_strip + (last ? 0 : (span->input / SPAN + 1) * of_span);
-    }
-    span->next_share = (int)round_up(of_span / span->groups, LINE);
+    int next = panel + 1, at = span->input / SPAN;
+    if (next == group->end && (at + 1) * SPAN < matrix->inputs) {
+        next = group->first;
+        at++;
+    } else if (next == group->end)
+        at = 0;
+    span->next_share = next * PANEL < matrix->outputs ? (int)round_up(of_span / span->groups, LINE) : 0;
+    for (int s = 0; s < PANEL_STRIPS; s++)
+        span->next[s] = matrix->data + (int64_t)(next * PANEL_STRIPS + s) * of_strip + at * of_span;
 }
 
-void sf_panel(const sf_matrix *matrix, int panel, const sf_rows *x, float *y) {
+static void add_panel(const panel_group *group, int panel, panel_span *span, const sf_rows *x, float *y) {
     sf_span_room room[PANEL_STRIPS];
+    find_next(group, panel, span);
+    for (int s = 0; s < PANEL_STRIPS; s++)
+        span->strip[s] = sf_decode(group->matrix, panel * PANEL_STRIPS + s, span->input / SPAN, span->packed, &room[s]);
+    add_span(span, x, y);
+}
+
+/* Span by span, all panels of one before the next, so that the activations of a span stay in the first cache. */
+void sf_panels(const sf_matrix *matrix, int panel, int panels, const sf_rows *x, float *y) {
+    const panel_group group = {matrix, panel, panel + panels};
+    const int64_t of_panel = (int64_t)x->rows * PANEL;
     panel_span span = {.format = SF_FORMATS[matrix->format]};
-    const int packed = x->rows <= PACKED_ROWS;
-    span.bits = packed ? span.format.bits : 8;
-    memset(y, 0, (size_t)x->rows * PANEL * sizeof *y);
-    for (int i = 0; i * SPAN < matrix->inputs; i++) {
-        span.input = i * SPAN;
-        span.groups = span_inputs(&span.format, matrix->inputs, i) / span.format.group;
-        find_next(matrix, panel, &span);
-        for (int s = 0; s < PANEL_STRIPS; s++)
-            span.strip[s] = sf_decode(matrix, panel * PANEL_STRIPS + s, i, packed, &room[s]);
-        add_span(&span, x, y);
+    span.packed = TAKES_PACKED(span.format, x->rows);
+    span.bits = span.packed ? span.format.bits : 8;
+    memset(y, 0, (size_t)(panels * of_panel) * sizeof *y);
+    for (; span.input < matrix->inputs; span.input += SPAN) {
+        span.groups = span_inputs(&span.format, matrix->inputs, span.input / SPAN) / span.format.group;
+        for (int i = 0; i < panels; i++)
+            add_panel(&group, panel + i, &span, x, y + i * of_panel);
     }
 }

@@ -48,9 +48,8 @@ INLINE __m256i broadcast_quad(const int8_t *q) {
 
 /* A group of 32 nibbles: bytes by bytes, whose sums still fit 16 bits, being 16 · 15 · 128 at most. It takes
  * fewer instructions than widening, which pays where few rows share them. */
-INLINE void multiply_nibbles(int rows, const uint8_t *quants, const sf_rows *x, int row, int input,
+INLINE void multiply_nibbles(int rows, const uint8_t *quants, const sf_rows *x, int64_t first,
                              const int32_t *start, vec isum[][BLOCK_STRIPS]) {
-    const int64_t first = (int64_t)row * x->stride + input;
     __m256i high[NIBBLE_ROWS][2], low[NIBBLE_ROWS][2];
     for (int r = 0; r < rows; r++)
         high[r][0] = high[r][1] = low[r][0] = low[r][1] = _mm256_setzero_si256();
@@ -59,7 +58,7 @@ INLINE void multiply_nibbles(int rows, const uint8_t *quants, const sf_rows *x, 
         const __m256i weights[2] = {load_quad(4, quants, quad, 0), load_quad(4, quants, quad, 1)};
 #pragma GCC unroll 2
         for (int r = 0; r < rows; r++) {
-            const int64_t at = first + r * x->stride + quad * QUAD;
+            const int64_t at = first + r * ACTIVATION_GROUP + quad * QUAD;
             const __m256i high_bytes = broadcast_quad(x->high + at), low_bytes = broadcast_quad(x->low + at);
 #pragma GCC unroll 2
             for (int half = 0; half < 2; half++) {
@@ -73,7 +72,7 @@ INLINE void multiply_nibbles(int rows, const uint8_t *quants, const sf_rows *x, 
     for (int r = 0; r < rows; r++) {
         __m256i sum[2];
         for (int half = 0; half < 2; half++) {
-            const __m256i of_high = _mm256_madd_epi16(high[r][half], _mm256_set1_epi16(256));
+            const __m256i of_high = _mm256_madd_epi16(high[r][half], _mm256_set1_epi16(16));
             const __m256i of_low = _mm256_madd_epi16(low[r][half], _mm256_set1_epi16(1));
             sum[half] = _mm256_add_epi32(_mm256_add_epi32(of_high, of_low), _mm256_set1_epi32(start[r]));
         }
@@ -82,16 +81,16 @@ INLINE void multiply_nibbles(int rows, const uint8_t *quants, const sf_rows *x, 
 }
 
 INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *quants, const sf_rows *x,
-                           int row, int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+                           int64_t first, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
     if (bits == 4 && rows <= NIBBLE_ROWS) {
-        multiply_nibbles(rows, quants[0], x, row, input, start, isum);
+        multiply_nibbles(rows, quants[0], x, first, start, isum);
         return;
     }
-    const int16_t *q = x->q + (int64_t)row * x->stride + input;
+    const int16_t *q = x->q + first;
     /* Widens one pair of every four bytes: −1 makes a zero. */
-    const __m128i first = _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
-    const __m128i second = _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1);
-    const __m256i pairs[2] = {_mm256_broadcastsi128_si256(first), _mm256_broadcastsi128_si256(second)};
+    const __m128i even = _mm_setr_epi8(0, -1, 1, -1, 4, -1, 5, -1, 8, -1, 9, -1, 12, -1, 13, -1);
+    const __m128i odd_ones = _mm_setr_epi8(2, -1, 3, -1, 6, -1, 7, -1, 10, -1, 11, -1, 14, -1, 15, -1);
+    const __m256i pairs[2] = {_mm256_broadcastsi128_si256(even), _mm256_broadcastsi128_si256(odd_ones)};
     __m256i sum[BLOCK_ROWS][2];
     for (int r = 0; r < rows; r++)
         sum[r][0] = sum[r][1] = _mm256_set1_epi32(start[r]);
@@ -104,7 +103,7 @@ INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *
             const __m256i high_pairs = _mm256_shuffle_epi8(high, pairs[odd]);
 #pragma GCC unroll 4
             for (int r = 0; r < rows; r++) {
-                const __m256i factor = broadcast_pair(q + r * x->stride + quad * QUAD + odd * 2);
+                const __m256i factor = broadcast_pair(q + r * ACTIVATION_GROUP + quad * QUAD + odd * 2);
                 sum[r][0] = _mm256_add_epi32(sum[r][0], _mm256_madd_epi16(low_pairs, factor));
                 sum[r][1] = _mm256_add_epi32(sum[r][1], _mm256_madd_epi16(high_pairs, factor));
                 KEEP_ORDER(sum[r][0]);

@@ -11,7 +11,7 @@
 INLINE void add_block(int ahead, int bits, int group, int rows, const panel_span *span, const sf_rows *x,
                       int row, float *y) {
     row_terms terms;
-    gather_terms(span, x, row, rows, &terms);
+    gather_terms(group, span, x, row, rows, &terms);
     y += (int64_t)row * PANEL;
     for (int s = 0; s < PANEL_STRIPS; s += BLOCK_STRIPS)
         for (int g = 0; g < span->groups; g++) {
@@ -24,11 +24,15 @@ INLINE void add_block(int ahead, int bits, int group, int rows, const panel_span
                     prefetch_share(span, s + i, g);
             }
             for (int r = 0; r < rows; r++)
-                start[r] = terms.start[r][g];
-            multiply_group(bits, rows, group / QUAD, quants, x, row, span->input + g * group, start, isum);
-            for (int r = 0; r < rows; r++)
-                for (int i = 0; i < BLOCK_STRIPS; i++)
-                    settle(isum[r][i], &span->strip[s + i], &terms, r, g, y + r * PANEL + (s + i) * STRIP);
+                start[r] = terms.start[g][r];
+            multiply_group(bits, rows, group / QUAD, quants, x, sf_q_at(x, row, span->input + g * group), start,
+                           isum);
+            for (int i = 0; i < BLOCK_STRIPS; i++) {
+                const sf_span *strip = &span->strip[s + i];
+                const strip_terms of_strip = gather_strip(strip->min != NULL, strip, g);
+                for (int r = 0; r < rows; r++)
+                    settle(isum[r][i], &of_strip, &terms, r, g, y + r * PANEL + (s + i) * STRIP);
+            }
         }
 }
 
@@ -50,7 +54,7 @@ INLINE void add_rows(int bits, int group, const panel_span *span, const sf_rows 
 
 #define KIND(bits, group) ((bits) << 8 | (group))
 
-static void add_span(const panel_span *span, const sf_rows *x, float *y) {
+static void add_blocks(const panel_span *span, const sf_rows *x, float *y) {
     switch (KIND(span->bits, span->format.group)) {
     case KIND(8, 16): add_rows(8, 16, span, x, y); break;
     case KIND(8, 32): add_rows(8, 32, span, x, y); break;
@@ -62,8 +66,5 @@ static void add_span(const panel_span *span, const sf_rows *x, float *y) {
 #endif
     }
 }
-
-int sf_ready(void) { return 1; }
-void sf_dot_end(void) {}
 
 #endif

@@ -21,9 +21,8 @@ INLINE int8x16_t load_weights(const uint8_t *quants) {
 }
 
 INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *quants, const sf_rows *x,
-                           int row, int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+                           int64_t first, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
     (void)bits;
-    const int64_t first = (int64_t)row * x->stride + input;
     int32x4_t high[BLOCK_ROWS][QUARTERS], low[BLOCK_ROWS][QUARTERS];
     for (int r = 0; r < rows; r++)
         for (int i = 0; i < QUARTERS; i++) {
@@ -35,7 +34,7 @@ INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *
         for (int i = 0; i < QUARTERS; i++)
             weights[i] = load_weights(quants[0] + quad * LINE + i * 16);
         for (int r = 0; r < rows; r++) {
-            const int64_t at = first + r * x->stride + quad * QUAD;
+            const int64_t at = first + r * ACTIVATION_GROUP + quad * QUAD;
             const int8x16_t high_bytes = broadcast_quad(x->high + at);
             const int8x16_t low_bytes = broadcast_quad(x->low + at);
             for (int i = 0; i < QUARTERS; i++) {
@@ -47,7 +46,7 @@ INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *
     for (int r = 0; r < rows; r++) {
         int32_t sums[STRIP];
         for (int i = 0; i < QUARTERS; i++)
-            vst1q_s32(sums + i * 4, vaddq_s32(vshlq_n_s32(high[r][i], 8), low[r][i]));
+            vst1q_s32(sums + i * 4, vaddq_s32(vshlq_n_s32(high[r][i], 4), low[r][i]));
         isum[r][0] = vec_from_int32(sums);
     }
 }

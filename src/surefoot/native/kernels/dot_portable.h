@@ -7,10 +7,10 @@
 #define PACKED_ROWS 0
 
 INLINE void multiply_group(int bits, int rows, int quads, const uint8_t *const *quants, const sf_rows *x,
-                           int row, int input, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
+                           int64_t first, const int32_t *start, vec isum[][BLOCK_STRIPS]) {
     (void)bits;
     for (int r = 0; r < rows; r++) {
-        const int16_t *q = x->q + (int64_t)(row + r) * x->stride + input;
+        const int16_t *q = x->q + first + r * ACTIVATION_GROUP;
         int32_t sum[STRIP];
         for (int o = 0; o < STRIP; o++)
             sum[o] = start[r];

@@ -2,8 +2,9 @@
 #include "simd.h"
 #include "surefoot.h"
 
-#define PASS_ROWS 256       /* rows that a panel takes at once: their products stay in the fast caches */
-#define TASK_WEIGHTS 100000 /* some microseconds for one row, so that handing out a task costs little */
+#define PASS_ROWS (16 * ROW_TILE) /* that go through a panel at once */
+#define SUMS (PASS_ROWS * PANEL)  /* numbers that are summed at once: they stay in the fast caches */
+#define TASK_WEIGHTS 400000 /* a few panels, which share what they read of the rows */
 #define TASKS_PER_THREAD 4  /* or more, where there are panels enough, so that none waits long for another */
 
 typedef struct {
@@ -16,12 +17,16 @@ typedef struct {
 
 static int panels_of(const sf_matrix *matrix) { return (matrix->outputs + PANEL - 1) / PANEL; }
 
+/* From the first row of a tile on. */
 static sf_rows rows_from(const sf_rows *x, int first, int rows) {
-    const int64_t at = (int64_t)first * x->stride;
+    const int64_t at = sf_q_at(x, first, 0);
     sf_rows part = *x;
 #if SF_PLANES
     part.high += at;
     part.low += at;
+#endif
+#if SF_PAIRS
+    part.pairs += 2 * at;
 #endif
 #if SF_WHOLE
     part.q += at;
@@ -49,20 +54,29 @@ static void put_row(const float *from, const float *bias, int add, int outputs, 
     }
 }
 
-/* Panel `panel` of a part whose outputs begin at `first` of the layer's. */
-static void run_panel(const product *job, const sf_matrix *matrix, int panel, int first) {
-    _Alignas(LINE) float sums[PASS_ROWS * PANEL];
-    const int left = matrix->outputs - panel * PANEL, outputs = left < PANEL ? left : PANEL;
-    const float *bias = job->linear->bias;
-    first += panel * PANEL;
-    for (int row = 0; row < job->x->rows; row += PASS_ROWS) {
-        const int rest = job->x->rows - row;
-        const sf_rows x = rows_from(job->x, row, rest < PASS_ROWS ? rest : PASS_ROWS);
-        sf_panel(matrix, panel, &x, sums);
-        for (int r = 0; r < x.rows; r++)
-            put_row(sums + r * PANEL, bias ? bias + first : NULL, job->add, outputs,
-                    job->y + (row + r) * job->y_stride + first);
+/* So many panels of a part, whose outputs begin at `first` of the layer's, for so many rows. */
+static void run_panels(const product *job, const sf_matrix *matrix, int panel, int panels, int first,
+                       const sf_rows *x, float *y) {
+    _Alignas(LINE) float sums[SUMS];
+    sf_panels(matrix, panel, panels, x, sums);
+    for (int i = 0; i < panels; i++) {
+        const int at = (panel + i) * PANEL, left = matrix->outputs - at, outputs = left < PANEL ? left : PANEL;
+        const float *bias = job->linear->bias ? job->linear->bias + first + at : NULL;
+        for (int r = 0; r < x->rows; r++)
+            put_row(sums + ((int64_t)i * x->rows + r) * PANEL, bias, job->add, outputs,
+                    y + r * job->y_stride + first + at);
     }
+}
+
+/* Panels `begin` to `end` of a part. */
+static void run_part(const product *job, const sf_matrix *matrix, int begin, int end, int first) {
+    const int all = job->x->rows, most = all < PASS_ROWS ? all : PASS_ROWS, together = SUMS / (most * PANEL);
+    for (int panel = begin; panel < end; panel += together)
+        for (int row = 0; row < all; row += most) {
+            const sf_rows x = rows_from(job->x, row, all - row < most ? all - row : most);
+            run_panels(job, matrix, panel, end - panel < together ? end - panel : together, first, &x,
+                       job->y + row * job->y_stride);
+        }
 }
 
 static void run_task(void *context, int task, int thread) {
@@ -71,9 +85,8 @@ static void run_task(void *context, int task, int thread) {
     (void)thread;
     for (int part = 0, before = 0, first = 0; part < job->linear->parts; part++) {
         const sf_matrix *matrix = &job->linear->part[part];
-        const int panels = panels_of(matrix);
-        for (int panel = begin > before ? begin - before : 0; panel < panels && before + panel < end; panel++)
-            run_panel(job, matrix, panel, first);
+        const int panels = panels_of(matrix), last = end - before < panels ? end - before : panels;
+        run_part(job, matrix, begin > before ? begin - before : 0, last, first);
         before += panels;
         first += matrix->outputs;
     }

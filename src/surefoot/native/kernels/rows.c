@@ -1,21 +1,24 @@
-/* Activations in 16 bits. */
+/* Activations in 12 bits. */
 #include <math.h>
 #include <string.h>
 
 #include "simd.h"
 #include "surefoot.h"
 
-#define LARGEST 32639 /* 127 · 256 + 127: the largest q whose bytes, both signed, have negatives */
+#define LARGEST 2047 /* 127 · 16 + 15 */
 
 typedef struct {
-    int64_t high, low, whole, scale, sums64, sums32, sums16, bytes;
+    int64_t high, low, pairs, whole, scale, sums64, sums32, sums16, bytes;
 } places;
 
+static int height_of(int rows) { return rows < ROW_TILE ? rows : ROW_TILE; }
+
 static places places_of(int rows, int inputs) {
-    int64_t numbers = rows * round_up(inputs, ACTIVATION_GROUP), whole = sizeof(int32_t);
+    int64_t numbers = round_up(rows, height_of(rows)) * round_up(inputs, ACTIVATION_GROUP), whole = sizeof(int32_t);
     places at = {0};
     at.low = SF_PLANES * numbers;
-    at.whole = SF_PLANES * 2 * numbers;
+    at.pairs = SF_PLANES * 2 * numbers;
+    at.whole = at.pairs + SF_PAIRS * 2 * numbers;
     at.scale = at.whole + SF_WHOLE * 2 * numbers;
     at.sums64 = at.scale + round_up(numbers / ACTIVATION_GROUP * (int64_t)sizeof(float), LINE);
     at.sums32 = at.sums64 + round_up(numbers / 64 * whole, LINE);
@@ -33,6 +36,9 @@ sf_rows sf_rows_at(uint8_t *buffer, int rows, int inputs) {
         .high = (int8_t *)(buffer + at.high),
         .low = (int8_t *)(buffer + at.low),
 #endif
+#if SF_PAIRS
+        .pairs = (int8_t *)(buffer + at.pairs),
+#endif
 #if SF_WHOLE
         .q = (int16_t *)(buffer + at.whole),
 #endif
@@ -42,6 +48,7 @@ sf_rows sf_rows_at(uint8_t *buffer, int rows, int inputs) {
         .sums16 = (int32_t *)(buffer + at.sums16),
         .rows = rows,
         .inputs = inputs,
+        .height = height_of(rows),
         .stride = (int32_t)round_up(inputs, ACTIVATION_GROUP),
     };
 }
@@ -59,14 +66,21 @@ static float round_group(const float *x, float *q) {
     return largest / LARGEST;
 }
 
-static void put_numbers(const float *q, sf_rows *rows, int64_t at) {
+static void put_numbers(const float *q, sf_rows *rows, int row, int input) {
+    const int64_t at = sf_q_at(rows, row, input);
 #if SF_PLANES
     for (int i = 0; i < ACTIVATION_GROUP; i += LANES) {
-        /* Halves are rounded up, so that no low byte is 128. */
-        vec whole = vec_load(q + i), above = vec_add(whole, vec_set(0.25f));
-        vec high = vec_round(vec_mul(above, vec_set(1.0f / 256)));
+        /* Rounded down: 7.5 less, no whole number lies half-way. */
+        vec whole = vec_load(q + i), high = vec_round(vec_mul(vec_sub(whole, vec_set(7.5f)), vec_set(1.0f / 16)));
         vec_to_int8(rows->high + at + i, high);
-        vec_to_int8(rows->low + at + i, vec_sub(whole, vec_mul(high, vec_set(256.0f))));
+        vec_to_int8(rows->low + at + i, vec_sub(whole, vec_mul(high, vec_set(16.0f))));
+    }
+#endif
+#if SF_PAIRS
+    for (int half = 0; half < 2; half++) {
+        int8_t *pair = rows->pairs + sf_group_at(rows, PAIR_GROUP, row, input + half * PAIR_GROUP) * 2 * PAIR_GROUP;
+        memcpy(pair, rows->high + at + half * PAIR_GROUP, PAIR_GROUP);
+        memcpy(pair + PAIR_GROUP, rows->low + at + half * PAIR_GROUP, PAIR_GROUP);
     }
 #endif
 #if SF_WHOLE
@@ -75,32 +89,33 @@ static void put_numbers(const float *q, sf_rows *rows, int64_t at) {
 #endif
 }
 
-static void put_sums(const float *q, sf_rows *rows, int64_t at) {
-    int32_t *of16 = rows->sums16 + at / 16, *of32 = rows->sums32 + at / 32;
+static void put_sums(const float *q, sf_rows *rows, int row, int input) {
     float sums[4]; /* exact: below 2^24 */
+    int32_t of16[4];
     vec_sum4(sums, vec_load(q), vec_load(q + 16), vec_load(q + 32), vec_load(q + 48));
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 4; i++) {
         of16[i] = (int32_t)sums[i];
-    of32[0] = of16[0] + of16[1];
-    of32[1] = of16[2] + of16[3];
-    rows->sums64[at / 64] = of32[0] + of32[1];
+        rows->sums16[sf_group_at(rows, 16, row, input + i * 16)] = of16[i];
+    }
+    rows->sums32[sf_group_at(rows, 32, row, input)] = of16[0] + of16[1];
+    rows->sums32[sf_group_at(rows, 32, row, input + 32)] = of16[2] + of16[3];
+    rows->sums64[sf_group_at(rows, 64, row, input)] = of16[0] + of16[1] + of16[2] + of16[3];
 }
 
-static void quantize_group(const float *x, sf_rows *rows, int64_t at) {
+static void quantize_group(const float *x, sf_rows *rows, int row, int input) {
     float q[ACTIVATION_GROUP];
-    rows->scale[at / ACTIVATION_GROUP] = round_group(x, q);
-    put_numbers(q, rows, at);
-    put_sums(q, rows, at);
+    rows->scale[sf_group_at(rows, ACTIVATION_GROUP, row, input)] = round_group(x, q);
+    put_numbers(q, rows, row, input);
+    put_sums(q, rows, row, input);
 }
 
 void sf_quantize(const float *x, sf_rows *rows, int row) {
-    int64_t first = (int64_t)row * rows->stride;
     int rest = rows->inputs % ACTIVATION_GROUP, whole = rows->inputs - rest;
     for (int input = 0; input < whole; input += ACTIVATION_GROUP)
-        quantize_group(x + input, rows, first + input);
+        quantize_group(x + input, rows, row, input);
     if (rest) {
         float last[ACTIVATION_GROUP] = {0};
         memcpy(last, x + whole, rest * sizeof *last);
-        quantize_group(last, rows, first + whole);
+        quantize_group(last, rows, row, whole);
     }
 }

@@ -19,7 +19,13 @@
 #define SPAN 256
 #define QUAD 4
 #define LINE 64        /* bytes of a cache line: one quad of a strip */
-#define ROW_TILE 16    /* most rows that a dot kernel takes at once */
+/* Rows of activations that lie together, and the most that a dot kernel takes at once; a multiple of what NEON
+ * takes, three, there. */
+#if defined(__ARM_FEATURE_DOTPROD)
+#define ROW_TILE 15
+#else
+#define ROW_TILE 16
+#endif
 #define SMALLEST 1e-30f /* numbers to be quantized count as zeros where a group has none as large */
 
 #define EXPORT __attribute__((visibility("default")))
@@ -103,8 +109,9 @@ EXPORT void sf_unpack(const sf_matrix *matrix, int output, float *target);
 
 #define ACTIVATION_GROUP 64
 
-/* Kernels of 8-bit products take an activation as two bytes, q = 256 · high + low, each signed; those that
- * widen to 16 bits take it whole. AVX2 has some of each. */
+/* Kernels of 8-bit products take an activation as two bytes, q = 16 · high + low, 0 <= low < 16; those that
+ * widen to 16 bits take it whole. AVX2 has some of each. Tiles take 32 high and 32 low bytes together too, for
+ * weights of 4 bits, which are a byte also 16 times over. */
 #if defined(__AVX512VNNI__) || defined(__ARM_FEATURE_DOTPROD) || defined(SUREFOOT_EMULATE_TILES)
 #define SF_PLANES 1
 #define SF_WHOLE 0
@@ -115,37 +122,63 @@ EXPORT void sf_unpack(const sf_matrix *matrix, int output, float *target);
 #define SF_PLANES 0
 #define SF_WHOLE 1
 #endif
+#if defined(__AMX_INT8__) || defined(SUREFOOT_EMULATE_TILES)
+#define SF_PAIRS 1
+#else
+#define SF_PAIRS 0
+#endif
+#define PAIR_GROUP 32
 
-/* Rows of 16-bit activations: x ≈ scale · q, |q| ≤ 32639 = 127 · 256 + 127, one scale per group of 64. */
+/* Rows of 12-bit activations: x ≈ scale · q, |q| ≤ 2047 = 127 · 16 + 15, one scale per group of 64.
+ *
+ * They lie in tiles of `height` rows, which is ROW_TILE, or `rows` where there are fewer; and a tile group by
+ * group, so that what a kernel takes of its rows at once lies together. `inputs` are zeros from there on; rows
+ * past the last are anything. */
 typedef struct {
 #if SF_PLANES
-    int8_t *high, *low; /* [rows][stride], zeros from `inputs` on; 64-byte aligned */
+    int8_t *high, *low; /* [tiles][stride / 64][height][64]; 64-byte aligned */
+#endif
+#if SF_PAIRS
+    int8_t *pairs;      /* [tiles][stride / 32][height][32 high, 32 low]; likewise */
 #endif
 #if SF_WHOLE
     int16_t *q;         /* likewise */
 #endif
-    float *scale;       /* [rows][stride / 64] */
-    int32_t *sums64, *sums32, *sums16; /* [rows][stride / 64, / 32, / 16]: of the q of each group */
-    int32_t rows, inputs, stride; /* stride: inputs rounded up to ACTIVATION_GROUP */
+    float *scale;       /* [tiles][stride / 64][height] */
+    int32_t *sums64, *sums32, *sums16; /* [tiles][stride / 64, / 32, / 16][height]: of the q of each group */
+    int32_t rows, inputs, height;
+    int32_t stride;     /* inputs rounded up to ACTIVATION_GROUP */
 } sf_rows;
+
+/* Where, in an array of one number for `group` inputs, that of input `input` of row `row` is. */
+static inline int64_t sf_group_at(const sf_rows *x, int group, int row, int input) {
+    const int64_t tile = (unsigned)row / ROW_TILE, inside = (unsigned)row % ROW_TILE;
+    return (tile * (x->stride / group) + (unsigned)input / group) * x->height + inside;
+}
+
+/* Where the q of input `input` of row `row` is; that of the next row of its tile is ACTIVATION_GROUP further. */
+static inline int64_t sf_q_at(const sf_rows *x, int row, int input) {
+    return sf_group_at(x, ACTIVATION_GROUP, row, input) * ACTIVATION_GROUP + (unsigned)input % ACTIVATION_GROUP;
+}
 
 /* Bytes of the arrays above for so many rows, and their places in one buffer (64-byte aligned) of so many. */
 int64_t sf_rows_bytes(int rows, int inputs);
 sf_rows sf_rows_at(uint8_t *buffer, int rows, int inputs);
 
-/* q = x · (32639 / largest) rounded to nearest even, scale = largest / 32639 of the group. A group with none
+/* q = x · (2047 / largest) rounded to nearest even, scale = largest / 2047 of the group. A group with none
  * as large as SMALLEST has scale 0 and q 0. One row; `x` has `inputs` numbers. Where a number isn't finite its
  * group's scale is NaN, so that it shows in whatever is computed of it. */
 void sf_quantize(const float *x, sf_rows *rows, int row);
 
 /* ---- integer products: dot.c, one kernel per instruction set ---- */
 
-/* The outputs of panel `panel` for every row of x, [rows][32] into `y`, no bias. For an output o:
+/* The outputs of `panels` panels from `panel` on for every row of x, [panels][rows][32] into `y`, no bias. For an
+ * output o:
  *     y = 0; for each group g in order: y = fma((float)isum, x.scale · scale[g][o], y),
  *     and with a min then           y = fma(x.scale · (float)sum_g, min[g][o], y),
- * isum = Σ q_x · (q_w − zero) over the group, an exact integer (below 2^31: 64 · 32639 · 255), sum_g = Σ q_x
+ * isum = Σ q_x · (q_w − zero) over the group, an exact integer (below 2^25: 64 · 2047 · 255), sum_g = Σ q_x
  * over the group, x.scale that of the 64 inputs that hold g. `y` may not alias anything. */
-void sf_panel(const sf_matrix *matrix, int panel, const sf_rows *x, float *y);
+void sf_panels(const sf_matrix *matrix, int panel, int panels, const sf_rows *x, float *y);
 
 /* Whether this process may use the library's instructions; asks the system for them where it must (AMX).
  * Called once, before anything else. */
