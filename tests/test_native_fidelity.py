@@ -26,7 +26,7 @@ from tests.random_checkpoint import RandomCheckpoint, small_config
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
 
-FILE_LIMIT = 6e-3  # the largest difference of a logit, as a share of the largest logit: activations have 12 bits
+FILE_LIMIT = 6e-3  # the largest difference of a logit, as a share of the largest (activations have 12 bits)
 MATRICES = ("embed", "q", "k", "v", "o", "gate", "up", "down")
 RANDOM_TOKENS = [int(token) for token in np.random.default_rng(5).integers(0, 97, 70)]
 
