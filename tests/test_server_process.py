@@ -161,6 +161,13 @@ def test_settings_come_from_a_file_and_are_printed_without_the_key(model: str, t
             assert f"  {line}\n" in running.printed
         assert "hush-hush" not in running.printed
         assert "surefoot: serving tiny, small on " in running.printed
+        [told] = re.findall(r"^surefoot: .*; context .*$", running.printed, re.MULTILINE)
+        assert re.search(
+            r"precision \w+ by \w+; context \d+ tokens; drafts by ngram, 15 tokens at most; ", told
+        )
+        [started] = [json.loads(line) for line in running.printed.splitlines() if line.startswith("{")]
+        assert (started["event"], started["url"]) == ("started", running.url)
+        assert told.endswith(f" for keys and values, {started['kv_tokens']} tokens")
         assert running.ask(SHORT).status_code == 401
         running.process.send_signal(signal.SIGTERM)
         assert running.end()[0] == 0

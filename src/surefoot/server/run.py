@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +25,7 @@ from surefoot.server.machine import bind, free_memory, kv_memory, url_of
 from surefoot.server.metrics import Metrics
 from surefoot.server.observed import ObservedEngine
 from surefoot.server.service import Service
+from surefoot.server.starting import announce, start_of
 from surefoot.trace import Event, Writer
 from surefoot.types import SurefootError
 
@@ -72,6 +72,7 @@ async def _serve(
     running = ObservedEngine(
         engine, metrics, max_waiting=settings.max_queue, log_prompts=settings.log_prompts
     )
+    start = start_of(settings, target, engine)
     serving = Service(
         engine=running,
         tokenizer=target.tokenizer,
@@ -91,7 +92,7 @@ async def _serve(
         ws="none",
         timeout_graceful_shutdown=_LAST_WORDS,
     )
-    server = Server(config, running, settings.grace, lambda: _announce(settings, url_of(bound)))
+    server = Server(config, running, settings.grace, lambda: announce(settings, start, url_of(bound)))
     try:
         await server.serve(sockets=[bound])
     finally:
@@ -206,10 +207,3 @@ def _recorded(path: str | None, metrics: Metrics) -> Iterator[Callable[[Event], 
         yield both
     finally:
         writer.close()
-
-
-def _announce(settings: Settings, url: str) -> None:
-    lines = "\n".join(f"  {line}" for line in settings.lines())
-    print(f"surefoot: settings\n{lines}", file=sys.stderr)
-    names = ", ".join(settings.served_model_name)
-    print(f"surefoot: serving {names} on {url}", file=sys.stderr, flush=True)
