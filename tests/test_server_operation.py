@@ -42,9 +42,11 @@ async def asking(served: Service, **settings: Any) -> AsyncIterator[httpx.AsyncC
 
 
 @asynccontextmanager
-async def listening(served: Service, grace: float = 0) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
+async def listening(
+    served: Service, grace: float = 0, **settings: Any
+) -> AsyncIterator[tuple[Server, httpx.AsyncClient]]:
     """A server at a port of its own, and a client of it."""
-    app = create_app(served, Settings(model=NAME), Metrics(NAME))
+    app = create_app(served, Settings(model=NAME, **settings), Metrics(NAME))
     ready = asyncio.Event()
     with bind("127.0.0.1", 0) as bound:
         config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none")

@@ -157,6 +157,7 @@ def test_every_setting_has_a_flag(tmp_path: Path) -> None:
         "serve --model m --served-model-name a --served-model-name b --draft none --draft-tokens 3 "
         "--verify block --precision fp32 --threads 2 --kv-memory 1GiB --max-requests 5 --max-queue 6 "
         "--max-rows 70 --prompt-rows 8 --no-prefix-cache --max-prompt-tokens 9 --max-body-bytes 1KiB "
+        "--body-timeout 7 "
         f"--timeout 1.5 --grace 2 --host ::1 --port 1 --api-key-file {key} --log-level debug --log-prompts "
         "--trace t"
     )
@@ -176,6 +177,7 @@ def test_every_setting_has_a_flag(tmp_path: Path) -> None:
         prefix_cache=False,
         max_prompt_tokens=9,
         max_body_bytes=1024,
+        body_timeout=7.0,
         timeout=1.5,
         grace=2.0,
         host="::1",

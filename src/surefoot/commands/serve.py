@@ -27,6 +27,7 @@ _FLAGS: tuple[tuple[str, str, str, Callable[[str], object], str], ...] = (
     ("limits", "--prompt-rows", "N", whole, "of prompts in a pass while others write (default 64)"),
     ("limits", "--max-prompt-tokens", "N", whole, "of a prompt (default: as many as the context holds)"),
     ("limits", "--max-body-bytes", "SIZE", str, "of a request's body (default 4MiB)"),
+    ("limits", "--body-timeout", "SECONDS", number, "for a body to arrive, then 408 (default 60)"),
     ("limits", "--timeout", "SECONDS", number, "for an answer, then 504 (default: none)"),
     ("limits", "--grace", "SECONDS", number, "that answers may go on when the server closes (default 30)"),
     ("server", "--host", "HOST", str, "where to listen (default 127.0.0.1: this machine alone)"),

@@ -24,7 +24,7 @@ router = APIRouter()
 
 
 def create_app(serving: Service, settings: Settings, metrics: Metrics) -> FastAPI:
-    """The API over a service. settings: of them, the key and the limit of a body."""
+    """The API over a service. settings: of them, the key and the limits of a body."""
     app = FastAPI(title="surefoot", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service, app.state.metrics = serving, metrics
     for part in (completions, chat, tokens):
@@ -32,7 +32,9 @@ def create_app(serving: Service, settings: Settings, metrics: Metrics) -> FastAP
     app.include_router(router)
     app.add_exception_handler(HTTPException, _no_endpoint)
     app.add_exception_handler(RequestValidationError, _bad_body)
-    app.add_middleware(Connection, max_body=settings.max_body_bytes)  # innermost first
+    app.add_middleware(  # innermost first
+        Connection, max_body=settings.max_body_bytes, patience=settings.body_timeout
+    )
     if settings.api_key is not None:
         app.add_middleware(Key, key=settings.api_key, free=(HEALTH,))
     app.add_middleware(Requests, quiet=(HEALTH, METRICS))

@@ -15,16 +15,22 @@ class Connection:
     So no endpoint has to look whether its client is still there: whatever it awaits is cancelled, be it
     between two chunks of a stream, in the queue, or in an answer that is given as a whole.
 
-    max_body: bytes; more are 413, however they come.
+    max_body: bytes; more are 413, however they come. patience: seconds for all of a body; one that takes
+    longer is 408, and its connection ends.
     """
 
-    def __init__(self, app: ASGIApp, max_body: int) -> None:
-        self._app, self._max_body = app, max_body
+    def __init__(self, app: ASGIApp, max_body: int, patience: float) -> None:
+        self._app, self._max_body, self._patience = app, max_body, patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        body = await self._body(scope, receive)
+        try:
+            async with asyncio.timeout(self._patience):
+                body = await self._body(scope, receive)
+        except TimeoutError:
+            message = f"body: it was not there in time; allowed are {self._patience:g} seconds"
+            raise ApiError(408, "timeout_error", message) from None
         if body is None:
             return None
         gone = asyncio.create_task(_disconnect(receive))

@@ -36,6 +36,7 @@ RESPONSES: dict[int | str, dict[str, Any]] = {
             400: "The request can't be answered as it is: the field, its value and what is allowed.",
             401: "The key is missing or wrong.",
             404: "There is no such model.",
+            408: "The body wasn't there in time.",
             413: "The body is too long.",
             429: "Too many requests wait; Retry-After says for how many seconds.",
             500: "The server failed at this request.",

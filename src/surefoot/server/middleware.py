@@ -81,6 +81,8 @@ def error_response(error: ApiError) -> JSONResponse:
     headers = {} if error.retry_after is None else {"Retry-After": str(error.retry_after)}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Bearer"
+    if error.status == 408:
+        headers["Connection"] = "close"  # what is left of the body would be read as the next request
     return JSONResponse(error.body(), error.status, headers)
 
 

@@ -29,8 +29,9 @@ class Settings:
     served_model_name: the names that requests may give as `model`, the first of which answers bear; without
     any, the model's own. kv_memory: bytes for keys and values; None leaves it to the free memory. max_queue:
     requests that wait, choices counted singly; more are refused. max_prompt_tokens: None for as many as the
-    context holds. timeout: seconds for an answer, None for any. grace: seconds that answers may go on once
-    the server closes. log_prompts: whether prompts and answers appear in the log.
+    context holds. body_timeout: seconds for a body to arrive. timeout: seconds for an answer, None for any.
+    grace: seconds that answers may go on once the server closes. log_prompts: whether prompts and answers
+    appear in the log.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Settings:
     prefix_cache: bool = True
     max_prompt_tokens: int | None = None
     max_body_bytes: int = 4 * 1024**2
+    body_timeout: float = 60.0
     timeout: float | None = None
     grace: float = 30.0
     host: str = "127.0.0.1"
@@ -218,6 +220,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "prefix_cache": _switch,
     "max_prompt_tokens": _count(1),
     "max_body_bytes": _bytes,
+    "body_timeout": _seconds(0, low_open=True),
     "timeout": _seconds(0, low_open=True),
     "grace": _seconds(0),
     "host": _text,

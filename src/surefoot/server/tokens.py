@@ -91,7 +91,7 @@ class Models(TypedDict):
     data: list[Model]
 
 
-@router.post("/tokenize", responses=_errors(400, 401, 404, 413, 500))
+@router.post("/tokenize", responses=_errors(400, 401, 404, 408, 413, 500))
 async def tokenize(body: TokenizeBody, served: Served) -> Tokens:
     """The tokens of a text or of a conversation."""
     check_model(body, served)
@@ -118,7 +118,7 @@ def _tokens(body: TokenizeBody, served: Service) -> Tokens:
     )
 
 
-@router.post("/detokenize", responses=_errors(400, 401, 404, 413, 500))
+@router.post("/detokenize", responses=_errors(400, 401, 404, 408, 413, 500))
 async def detokenize(body: DetokenizeBody, served: Served) -> Text:
     """The text of some tokens, special ones spelled out."""
     check_model(body, served)
