@@ -157,7 +157,7 @@ def test_every_setting_has_a_flag(tmp_path: Path) -> None:
         "serve --model m --served-model-name a --served-model-name b --draft none --draft-tokens 3 "
         "--verify block --precision fp32 --threads 2 --kv-memory 1GiB --max-requests 5 --max-queue 6 "
         "--max-rows 70 --prompt-rows 8 --no-prefix-cache --max-prompt-tokens 9 --max-body-bytes 1KiB "
-        "--body-timeout 7 "
+        "--body-timeout 7 --cors-origin http://a --cors-origin http://b "
         f"--timeout 1.5 --grace 2 --host ::1 --port 1 --api-key-file {key} --log-level debug --log-prompts "
         "--trace t"
     )
@@ -182,6 +182,7 @@ def test_every_setting_has_a_flag(tmp_path: Path) -> None:
         grace=2.0,
         host="::1",
         port=1,
+        cors_origin=("http://a", "http://b"),
         api_key="secret",
         log_level="debug",
         log_prompts=True,

@@ -46,7 +46,8 @@ _SWITCHES = (
     ("limits", "--no-prefix-cache", "prefix_cache", False, "compute every prompt from its first token"),
     ("server", "--log-prompts", "log_prompts", True, "write prompts and answers into the log"),
 )
-_NAMES = ("model", "draft", "draft_tokens", "verify", "precision", "threads", "trace", "served_model_name")
+_NAMES = ("model", "draft", "draft_tokens", "verify", "precision", "threads", "trace")
+_REPEATED = ("served_model_name", "cors_origin")
 
 
 def add(commands: Any) -> None:
@@ -65,6 +66,13 @@ def add(commands: Any) -> None:
         action="append",
         default=argparse.SUPPRESS,
         help="what requests call the model (default: as --model says); repeatable",
+    )
+    groups["server"].add_argument(
+        "--cors-origin",
+        metavar="ORIGIN",
+        action="append",
+        default=argparse.SUPPRESS,
+        help="of pages that may use the server, such as https://example.org, or *; repeatable",
     )
     for group, name, metavar, parse, help_ in _FLAGS:
         groups[group].add_argument(name, metavar=metavar, type=parse, default=argparse.SUPPRESS, help=help_)
@@ -88,5 +96,5 @@ def given_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> 
     from surefoot.server.settings import resolve
 
     flags = [flag[1].removeprefix("--").replace("-", "_") for flag in _FLAGS]
-    names = (*_NAMES, *flags, *(switch[2] for switch in _SWITCHES))
+    names = (*_NAMES, *_REPEATED, *flags, *(switch[2] for switch in _SWITCHES))
     return resolve(given(args, names), args.config, {"model": DEFAULT_MODEL}, environment)

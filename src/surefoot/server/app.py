@@ -8,6 +8,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from surefoot.server import chat, completions, tokens
 from surefoot.server.connection import Connection
@@ -24,7 +25,8 @@ router = APIRouter()
 
 
 def create_app(serving: Service, settings: Settings, metrics: Metrics) -> FastAPI:
-    """The API over a service. settings: of them, the key and the limits of a body."""
+    """The API over a service. settings: of them, the key, the limits of a body and the
+    origins of pages."""
     app = FastAPI(title="surefoot", docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.service, app.state.metrics = serving, metrics
     for part in (completions, chat, tokens):
@@ -38,6 +40,14 @@ def create_app(serving: Service, settings: Settings, metrics: Metrics) -> FastAP
     if settings.api_key is not None:
         app.add_middleware(Key, key=settings.api_key, free=(HEALTH,))
     app.add_middleware(Requests, quiet=(HEALTH, METRICS))
+    if settings.cors_origin:  # outermost: what a browser asks beforehand bears no key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origin,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
+            expose_headers=("X-Request-Id", "Retry-After"),
+        )
     return app
 
 

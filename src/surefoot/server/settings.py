@@ -30,8 +30,8 @@ class Settings:
     any, the model's own. kv_memory: bytes for keys and values; None leaves it to the free memory. max_queue:
     requests that wait, choices counted singly; more are refused. max_prompt_tokens: None for as many as the
     context holds. body_timeout: seconds for a body to arrive. timeout: seconds for an answer, None for any.
-    grace: seconds that answers may go on once the server closes. log_prompts: whether prompts and answers
-    appear in the log.
+    grace: seconds that answers may go on once the server closes. cors_origin: of pages that may use it.
+    log_prompts: whether prompts and answers appear in the log.
     """
 
     model: str
@@ -54,6 +54,7 @@ class Settings:
     grace: float = 30.0
     host: str = "127.0.0.1"
     port: int = 8000
+    cors_origin: tuple[str, ...] = ()
     api_key: str | None = field(default=None, repr=False)
     log_level: str = "info"
     log_prompts: bool = False
@@ -153,6 +154,14 @@ def _texts(name: str, value: object) -> tuple[str, ...]:
     return tuple(_text(name, text) for text in value)
 
 
+def _origins(name: str, value: object) -> tuple[str, ...]:
+    origins = _texts(name, value)
+    for origin in origins:
+        if origin != "*" and not re.fullmatch(r"https?://[^/\s]+", origin):
+            raise SurefootError(f"{name}: {origin!r} is no origin such as https://example.org, nor *")
+    return origins
+
+
 def _secret(name: str, value: object) -> str:
     """Without showing it."""
     if not isinstance(value, str) or not re.fullmatch(r"[\x21-\x7e]+", value):
@@ -225,6 +234,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "grace": _seconds(0),
     "host": _text,
     "port": _count(0, 65535),
+    "cors_origin": _origins,
     "api_key": _secret,
     "log_level": _one_of(*LEVELS),
     "log_prompts": _switch,
