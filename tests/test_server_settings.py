@@ -191,6 +191,20 @@ def test_every_setting_has_a_flag(tmp_path: Path) -> None:
     assert given_settings(parser().parse_args(["serve"]), {}).model == "smollm2-135m-instruct"
 
 
+@pytest.mark.parametrize(
+    "line", ["serve some/model", "serve some/model --port 1", "serve --port 1 some/model"]
+)
+def test_the_model_may_stand_alone(line: str, toml: Any) -> None:
+    assert given_settings(parser().parse_args(line.split()), {}).model == "some/model"
+    filed = ["--config", str(toml('model = "another"'))]
+    assert given_settings(parser().parse_args([*line.split(), *filed]), {}).model == "some/model"
+
+
+def test_but_not_beside_its_flag() -> None:
+    with pytest.raises(SurefootError, match=r"^model: a was given beside --model; give one of them$"):
+        given_settings(parser().parse_args(["serve", "a", "--model", "b"]), {})
+
+
 def test_free_memory_is_what_the_kernel_and_the_control_group_leave(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 900 kB\nMemAvailable: 500 kB\n")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from surefoot.commands.options import DEFAULT_MODEL, add_engine_flags, number, whole
 from surefoot.commands.session import given, say_inexact, say_loading
+from surefoot.types import SurefootError
 
 if TYPE_CHECKING:
     from surefoot.server.settings import Settings
@@ -57,6 +58,7 @@ def add(commands: Any) -> None:
         description="Serves /v1/completions, /v1/chat/completions and what belongs to them. What flags don't "
         "say is taken from the --config file, whose keys are the flags' names with _ for -.",
     )
+    command.add_argument("positional", metavar="MODEL", nargs="?", help="as --model")
     command.add_argument("--config", metavar="FILE", help="settings in TOML, such as max_requests = 16")
     add_engine_flags(command, only_given=True)
     groups = {"limits": command.add_argument_group("limits"), "server": command.add_argument_group("server")}
@@ -97,4 +99,9 @@ def given_settings(args: argparse.Namespace, environment: Mapping[str, str]) -> 
 
     flags = [flag[1].removeprefix("--").replace("-", "_") for flag in _FLAGS]
     names = (*_NAMES, *_REPEATED, *flags, *(switch[2] for switch in _SWITCHES))
-    return resolve(given(args, names), args.config, {"model": DEFAULT_MODEL}, environment)
+    flags_given = given(args, names)
+    if args.positional is not None:
+        if "model" in flags_given:
+            raise SurefootError(f"model: {args.positional} was given beside --model; give one of them")
+        flags_given["model"] = args.positional
+    return resolve(flags_given, args.config, {"model": DEFAULT_MODEL}, environment)
