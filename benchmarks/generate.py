@@ -53,7 +53,7 @@ def _parser() -> Parser:
         "--draft",
         metavar="D",
         action="append",
-        help="beside none: ngram or a model; repeatable (default ngram)",
+        help="beside none: ngram, suffix or a model; repeatable (default ngram)",
     )
     add("--kind", choices=KINDS, action="append", help="of prompts; repeatable (default: all)")
     add("--temperature", metavar="T", type=number, action="append", help="repeatable (default 0 and 0.8)")

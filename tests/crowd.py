@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from surefoot.drafters.base import Drafter
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
+from surefoot.drafters.suffix import SuffixDrafter
 from surefoot.engine import Engine
 from surefoot.models.base import Model
 from surefoot.results import Result
 from surefoot.types import Draft, SamplingParams
 from tests.harness import Scripted, bushy
 
-DRAFTERS = ("none", "ngram", "half right", "wrong", "tree", "model")
+DRAFTERS = ("none", "ngram", "suffix", "half right", "wrong", "tree", "model")
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,8 @@ def drafter_for(kind: str, draft_model: Callable[[], Model], vocab_size: int) ->
         return None
     if kind == "ngram":
         return NgramDrafter()
+    if kind == "suffix":
+        return SuffixDrafter()
     if kind == "model":
         return ModelDrafter(draft_model(), max_rows=9)
 

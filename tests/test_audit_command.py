@@ -22,6 +22,7 @@ from surefoot.cli import main, parser
 from surefoot.commands.audit_flags import MAX_TOKENS, SAMPLED
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
+from surefoot.drafters.suffix import SuffixDrafter
 from surefoot.types import VERIFY_MODES, SamplingParams, VerifyMode
 from tests.audits import Audits, report, stand_in
 from tests.scripted_server import CHOSEN, Place, Script, honest, serving
@@ -73,6 +74,12 @@ def test_nothing_given_audits_coupled_ngram_with_the_built_in_prompts(audits: Au
     assert isinstance(asked.subject.drafter(), NgramDrafter)
     assert len(asked.plan.prompts) == len(audit_prompts.PROMPTS)
     assert asked.plan == Plan(asked.plan.prompts, SamplingParams(max_tokens=MAX_TOKENS))
+
+
+def test_suffix_drafts_are_audited_as_they_are_named(audits: Audits, model: str) -> None:
+    asked = own(audits, model, "--draft", "suffix")
+    assert asked.subject.name == f"{model} (fp32 by pytorch), drafts by suffix"
+    assert isinstance(asked.subject.drafter(), SuffixDrafter)
 
 
 def test_a_draft_model_is_loaded_once_and_drafted_with_anew(audits: Audits, model: str) -> None:

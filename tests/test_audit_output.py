@@ -142,7 +142,7 @@ def complaint(capsys: Capture, *arguments: str) -> str:
         (["--detect", "1"], ["--detect", "'1'", "(0, 1)"]),
         (["--detect", "much"], ["--detect", "'much'"]),
         (["--seed", "-1"], ["seed", "-1", "18446744073709551615"]),
-        (["--draft", "none"], ["draft", "none", "ngram"]),
+        (["--draft", "none"], ["draft", "none", "ngram", "suffix"]),
         (["--draft-tokens", "0"], ["draft_tokens", "0", "1 or more"]),
         (["--draft-tokens", "512"], ["draft_tokens", "512", "511"]),
         (["--verify", "faith"], ["--verify", "'faith'", "coupled"]),

@@ -102,6 +102,15 @@ def test_p1_a_draft_model_drafts(capsys: Capture, model: str) -> None:
     assert stats["mean_acceptance_length"] > 3
 
 
+def test_p1_suffix_drafts_are_drafted(capsys: Capture, model: str, tmp_path: Path) -> None:
+    asked = ("hello hello hello", "--seed", "3", "--ignore-eos")
+    trace = tmp_path / "trace.jsonl"
+    found = generate_json(capsys, model, *asked, "--draft", "suffix", "--trace", str(trace))
+    assert found["stats"]["draft_tokens"] > 0
+    assert '"suffix"' in trace.read_text()
+    assert found["token_ids"] == generate_json(capsys, model, *asked, "--draft", "none")["token_ids"]
+
+
 @pytest.mark.parametrize("verify", ["rejection", "block"])
 def test_p1_the_other_rules_run(capsys: Capture, model: str, verify: str) -> None:
     asked = ("hello", "--seed", "3", "--ignore-eos")

@@ -49,6 +49,7 @@ SAMPLES: dict[str, tuple[list[str], Any]] = {
 SETTINGS: dict[str, tuple[list[str], object]] = {
     "draft": (["--draft", "smaller.gguf"], "smaller.gguf"),
     "draft_tokens": (["--draft-tokens", "3"], 3),
+    "share_drafts": (["--draft", "suffix", "--share-drafts"], True),
     "verify": (["--verify", "block"], "block"),
     "precision": (["--precision", "fp32"], "fp32"),
     "threads": (["--threads", "2"], 2),
@@ -156,7 +157,8 @@ def test_probabilities_of_the_prompt_are_printed(
 def test_p1_every_engine_setting_reaches_the_engine(recorder: Recorder, name: str) -> None:
     arguments, value = SETTINGS[name]
     run(*arguments)
-    assert recorder.settings == {"draft": "ngram"} | ({} if name in LOADING else {name: value})
+    draft = "suffix" if name == "share_drafts" else "ngram"
+    assert recorder.settings == {"draft": draft} | ({} if name in LOADING else {name: value})
     assert recorder.loaded[1] == ({name: value} if name in LOADING else {})
 
 

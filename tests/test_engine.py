@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from surefoot.drafters.base import Drafter
 from surefoot.drafters.model import ModelDrafter
 from surefoot.engine import Engine
 from surefoot.models.toy import ToyModel, probability_table, random_table
@@ -190,6 +192,41 @@ def test_ngram_is_the_default_drafter() -> None:
     Engine(toy(), trace=events.append).generate([1, 2, 1, 2], SamplingParams(max_tokens=40))
     assert {event.source for event in events if event.draft_tokens} == {"ngram"}
     assert max(len(event.draft_tokens) for event in events) <= 10
+
+
+def test_suffix_drafts_are_as_long_as_the_ngram_drafters() -> None:
+    """A target that says one token over and over; what was said twenty times is guessed far ahead."""
+    events: list[Event] = []
+    target = ToyModel(probability_table({(): [0, 1, 0]}), 3)
+    engine = Engine(target, "suffix", trace=events.append)
+    engine.generate([1] * 40, SamplingParams(max_tokens=60))
+    assert {event.source for event in events if event.draft_tokens} == {"suffix"}
+    assert max(len(event.draft_tokens) for event in events) == 15
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_e1_drafts_come_from_other_requests_only_where_they_are_shared(shared: bool) -> None:
+    """A target that counts up: nothing repeats within a request."""
+
+    def target(prefix: tuple[int, ...]) -> NDArray[np.float32]:
+        row = np.zeros(40, np.float32)
+        row[(prefix[-1] + 1) % 40] = 9
+        return row
+
+    engine = Engine(ToyModel(target, 40), "suffix", share_drafts=shared)
+    params = SamplingParams(temperature=0, max_tokens=20)
+    first, second = (engine.generate([3], params)[0] for _ in range(2))
+    assert first.token_ids == second.token_ids
+    assert first.stats.draft_tokens == 0
+    assert (second.stats.accepted_tokens > 10) is shared
+
+
+@pytest.mark.parametrize(
+    ("draft", "named"), [("ngram", "ngram"), (None, "NoneType"), (Scripted(lambda *_: Draft()), "Scripted")]
+)
+def test_other_drafts_can_not_be_shared(draft: Drafter | str | None, named: str) -> None:
+    with pytest.raises(SurefootError, match=f"share_drafts: it was given with draft {named}; only suffix"):
+        Engine(toy(), draft, share_drafts=True)
 
 
 def test_the_trace_holds_every_number_of_the_result(tmp_path: Path) -> None:

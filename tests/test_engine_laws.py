@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from surefoot.drafters.base import Drafter
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
+from surefoot.drafters.suffix import SuffixDrafter
 from surefoot.engine import Engine
 from surefoot.models.toy import ToyModel, random_table
 from surefoot.types import SamplingParams, VerifyMode
 from tests.harness import Expected, Scripted, assert_same, bushy, expected, knowing
 
-DRAFTERS = ("perfect", "wrong", "half right", "ngram", "model", "same model", "tree")
+DRAFTERS = ("perfect", "wrong", "half right", "ngram", "suffix", "suffix tree", "model", "same model", "tree")
 
 
 @dataclass(frozen=True)
@@ -83,6 +84,8 @@ def worlds(draw: st.DrawFn) -> World:
 def drafter_for(kind: str, world: World, answers: list[tuple[int, ...]], noise: int) -> Drafter:
     if kind == "ngram":
         return NgramDrafter()
+    if kind.startswith("suffix"):
+        return SuffixDrafter(pool=32, tree=kind == "suffix tree")
     if kind == "model":
         return ModelDrafter(world.model(world.table_seed + 1), max_rows=5)
     if kind == "same model":

@@ -155,6 +155,7 @@ def test_every_setting_has_a_flag(tmp_path: Path) -> None:
     key.write_text("secret")
     line = (
         "serve --model m --served-model-name a --served-model-name b --draft none --draft-tokens 3 "
+        "--share-drafts "
         "--verify block --precision fp32 --threads 2 --kv-memory 1GiB --max-requests 5 --max-queue 6 "
         "--max-rows 70 --prompt-rows 8 --no-prefix-cache --max-prompt-tokens 9 --max-body-bytes 1KiB "
         "--body-timeout 7 --cors-origin http://a --cors-origin http://b "
@@ -166,6 +167,7 @@ def test_every_setting_has_a_flag(tmp_path: Path) -> None:
         served_model_name=("a", "b"),
         draft="none",
         draft_tokens=3,
+        share_drafts=True,
         verify="block",
         precision="fp32",
         threads=2,

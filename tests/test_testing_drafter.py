@@ -12,6 +12,7 @@ import pytest
 
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
+from surefoot.drafters.suffix import SuffixDrafter
 from surefoot.models.toy import ToyModel, random_table
 from surefoot.testing import assert_drafter
 from surefoot.testing.counts import log_p_value
@@ -24,6 +25,8 @@ SHARED = ToyModel(TABLE, VOCAB)
 
 RIGHT: dict[str, MakeDrafter] = {
     "ngram": NgramDrafter,
+    "suffix": SuffixDrafter,
+    "suffix with a tree": lambda: SuffixDrafter(tree=True),
     "model": lambda: ModelDrafter(ToyModel(random_table(VOCAB, 3, seed=2), VOCAB)),
     "model, shared": lambda: ModelDrafter(SHARED),
     "model with a short context": lambda: ModelDrafter(ToyModel(TABLE, VOCAB, max_length=14)),

@@ -20,7 +20,7 @@ from surefoot.lookahead import Fixed
 from surefoot.loop import Loop, Outcome
 from surefoot.memory import divide
 from surefoot.models.base import Model
-from surefoot.pairing import NGRAM, Loaded, caches_of, check_loading, open_drafter, open_target
+from surefoot.pairing import LOOKUPS, Loaded, caches_of, check_loading, open_drafter, open_target
 from surefoot.prompts import Prompt, as_list, check, prepare
 from surefoot.request import Request
 from surefoot.results import Chunk, Group, Load, Result
@@ -38,7 +38,7 @@ NO_PAGES = "kv_memory: the model's cache has no room left for this request; othe
 
 def lookahead(draft: object, draft_tokens: int | None, max_rows: int = MAX_ROWS) -> Fixed:
     """How long to draft. Raises SurefootError for a length that isn't whole, or that no pass can take."""
-    controller = Fixed((15 if draft == NGRAM else 4) if draft_tokens is None else draft_tokens)
+    controller = Fixed((15 if draft in LOOKUPS else 4) if draft_tokens is None else draft_tokens)
     if controller.draft_tokens >= whole("max_rows", max_rows, 1):
         raise SurefootError(
             f"draft_tokens: {draft_tokens} is out of range; {max_rows} rows allow {max_rows - 1}"
@@ -53,14 +53,14 @@ class Engine:
             print(engine.generate("Once upon a time")[0].text)
 
     model: a name, hub id, folder or .gguf file, what `load_model` returned, or any `Model`. draft: None
-    ("none") for plain decoding, "ngram", a smaller model named like `model`, or any `Drafter`. tokenizer:
-    only for a bare `Model`, which otherwise takes and gives token ids alone. draft_tokens: the most
-    that are drafted per round and request, by default 15 for the n-gram drafter, 4 for others. verify:
-    "coupled" gives each seed the tokens of plain decoding; "rejection" and "block" only the distribution,
-    with fresh noise in each round.
-    precision, threads: as for `load_model`, of what is given by name; refused where nothing is.
-    max_rows: of a pass. prompt_rows: of these, rows of prompts while others decode, so that a long prompt
-    holds nobody up. max_requests: in flight at once, choices counted singly; the rest wait.
+    ("none") for plain decoding, "ngram", "suffix", a smaller model named like `model`, or any `Drafter`.
+    tokenizer: only for a bare `Model`, which otherwise takes and gives token ids alone. draft_tokens: the
+    most that are drafted per round and request, by default 15 for "ngram" and "suffix", 4 for others.
+    share_drafts: whether suffix drafts may come from other requests' outputs, which the speed may then tell.
+    verify: "coupled" gives each seed the tokens of plain decoding; "rejection" and "block" only the
+    distribution, with fresh noise in each round. precision, threads: as for `load_model`, of what is given by
+    name; refused where nothing is. max_rows: of a pass. prompt_rows: of these, rows of prompts while others
+    decode, so that a long prompt holds nobody up. max_requests: in flight at once, choices counted singly.
     kv_memory: bytes for the keys and values of target and draft model together; None for as many as are
     needed. When they don't suffice the youngest request is preempted: it goes on later, with the same tokens.
     prefix_cache: whether a request may begin with what another one computed; what ended requests leave takes
@@ -80,6 +80,7 @@ class Engine:
         *,
         tokenizer: Tokenizer | None = None,
         draft_tokens: int | None = None,
+        share_drafts: bool = False,
         verify: VerifyMode = "coupled",
         precision: str = "auto",
         threads: int | None = None,
@@ -96,7 +97,7 @@ class Engine:
         self._max_requests = whole("max_requests", max_requests, 1)
         check_loading(model, draft, precision, threads)
         self._target = open_target(model, tokenizer, precision, threads)
-        drafter = open_drafter(draft, self._target, precision, threads)
+        drafter = open_drafter(draft, self._target, precision, threads, share_drafts=share_drafts)
         held = divide(kv_memory, caches_of(self._target, drafter, kv_memory))
         longest = self._target.model.max_length
         self._max_length = longest if held is None else min(longest, held)

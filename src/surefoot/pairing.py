@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from surefoot.drafters.base import Drafter
 from surefoot.drafters.model import ModelDrafter
 from surefoot.drafters.ngram import NgramDrafter
+from surefoot.drafters.suffix import SuffixDrafter
 from surefoot.models.base import Cache, Model
 from surefoot.types import SurefootError
 
@@ -17,6 +18,12 @@ if TYPE_CHECKING:
 
 NO_DRAFT = "none"
 NGRAM = "ngram"
+SUFFIX = "suffix"
+LOOKUPS = (NGRAM, SUFFIX)
+"""Drafters that copy from text, and so cost next to nothing."""
+
+POOL = 100_000
+"""Tokens of the latest outputs that requests draft from where drafts are shared; about 15 MB."""
 
 
 class Loaded(Protocol):
@@ -58,7 +65,14 @@ def check_loading(
 
 def names_a_model(draft: object) -> bool:
     """Whether a drafter is named that is yet to be loaded."""
-    return isinstance(draft, str | Path) and draft not in (NO_DRAFT, NGRAM)
+    return isinstance(draft, str | Path) and draft not in (NO_DRAFT, *LOOKUPS)
+
+
+def check_sharing(draft: object, share_drafts: bool) -> None:
+    """Raises SurefootError where drafts are to be shared that aren't suffix drafts."""
+    if share_drafts and draft != SUFFIX:
+        named = draft if isinstance(draft, str | Path) else type(draft).__name__
+        raise SurefootError(f"share_drafts: it was given with draft {named}; only suffix shares its drafts")
 
 
 def open_target(
@@ -86,13 +100,22 @@ def open_target(
 
 
 def open_drafter(
-    draft: str | Path | Loaded | Drafter | None, target: Target, precision: str, threads: int | None
+    draft: str | Path | Loaded | Drafter | None,
+    target: Target,
+    precision: str,
+    threads: int | None,
+    *,
+    share_drafts: bool = False,
 ) -> Drafter | None:
-    """Raises SurefootError when the tokenizers of target and draft model differ, or for no drafter."""
+    """Raises SurefootError when the tokenizers of target and draft model differ, for no drafter, and for one
+    by name that can't share drafts."""
+    check_sharing(draft, share_drafts)
     if draft is None or draft == NO_DRAFT:
         return None
     if draft == NGRAM:
         return NgramDrafter()
+    if draft == SUFFIX:
+        return SuffixDrafter(pool=POOL if share_drafts else 0)
     if isinstance(draft, str | Path):
         draft = _load(draft, precision, threads)
     if hasattr(draft, "propose"):
@@ -100,7 +123,7 @@ def open_drafter(
     if not hasattr(draft, "model"):
         kind = type(draft).__name__
         raise SurefootError(
-            f"draft: {kind} given; it is None, ngram, a smaller model's name or path, "
+            f"draft: {kind} given; it is None, ngram, suffix, a smaller model's name or path, "
             "what load_model returned, or a Drafter"
         )
     if target.tokenizer is not None:

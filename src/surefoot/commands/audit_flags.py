@@ -93,7 +93,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             f"what is audited, as in `surefoot generate` (default {DEFAULT_MODEL}); with --url, the servers' "
             "name of it (default: the only one they list)",
         ),
-        Flag("--draft", OWN, "D", str, "who guesses ahead: ngram (default), or a smaller model"),
+        Flag("--draft", OWN, "D", str, "who guesses ahead: ngram (default), suffix, or a smaller model"),
         Flag(
             "--verify",
             OWN,

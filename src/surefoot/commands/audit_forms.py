@@ -76,7 +76,7 @@ def _lengths(args: argparse.Namespace, draft: str) -> dict[str, Any]:
 
     if draft == NO_DRAFT:
         raise SurefootError(
-            "draft: none guesses nothing, so there is nothing to audit; allowed is ngram or a model"
+            "draft: none guesses nothing, so there is nothing to audit; allowed is ngram, suffix or a model"
         )
     if not hasattr(args, "draft_tokens"):
         return {}
@@ -100,11 +100,14 @@ def _drafter(args: argparse.Namespace, draft: str, target: LoadedModel) -> Calla
     """
     from surefoot.drafters.model import ModelDrafter
     from surefoot.drafters.ngram import NgramDrafter
-    from surefoot.pairing import NGRAM
+    from surefoot.drafters.suffix import SuffixDrafter
+    from surefoot.pairing import NGRAM, SUFFIX
     from surefoot.text import same_tokenizer
 
     if draft == NGRAM:
         return NgramDrafter
+    if draft == SUFFIX:
+        return SuffixDrafter
     loaded = _load(args, draft)
     same_tokenizer(target.tokenizer, loaded.tokenizer)
     return lambda: ModelDrafter(loaded.model, name=draft)

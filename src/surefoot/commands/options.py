@@ -162,14 +162,21 @@ def add_engine_flags(parser: argparse.ArgumentParser, *, only_given: bool = Fals
         "--draft",
         metavar="D",
         default=argparse.SUPPRESS if only_given else "ngram",
-        help="who guesses ahead: none, ngram, or a smaller model with the same tokenizer (default ngram)",
+        help="who guesses ahead: none, ngram, suffix, or a smaller model with the same tokenizer "
+        "(default ngram)",
     )
     group.add_argument(
         "--draft-tokens",
         metavar="K",
         type=whole,
         default=argparse.SUPPRESS,
-        help="the most guesses a round (default: 15 for ngram, 4 for a model)",
+        help="the most guesses a round (default: 15 for ngram and suffix, 4 for a model)",
+    )
+    group.add_argument(
+        "--share-drafts",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="with --draft suffix: guess from other answers of this process, too",
     )
     group.add_argument(
         "--verify",

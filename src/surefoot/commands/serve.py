@@ -47,7 +47,7 @@ _SWITCHES = (
     ("limits", "--no-prefix-cache", "prefix_cache", False, "compute every prompt from its first token"),
     ("server", "--log-prompts", "log_prompts", True, "write prompts and answers into the log"),
 )
-_NAMES = ("model", "draft", "draft_tokens", "verify", "precision", "threads", "trace")
+_NAMES = ("model", "draft", "draft_tokens", "share_drafts", "verify", "precision", "threads", "trace")
 _REPEATED = ("served_model_name", "cors_origin")
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from surefoot.results import Chunk, Result
 
 LOADING = ("precision", "threads")
-RUNNING = ("draft", "draft_tokens", "verify", "trace")
+RUNNING = ("draft", "draft_tokens", "share_drafts", "verify", "trace")
 
 
 @contextmanager
@@ -24,9 +24,10 @@ def open_engine(args: argparse.Namespace) -> Iterator[tuple[Engine, LoadedModel]
     say_loading(args.model)
     from surefoot.engine import Engine, lookahead
     from surefoot.loading import load_model
-    from surefoot.pairing import names_a_model
+    from surefoot.pairing import check_sharing, names_a_model
 
     lookahead(args.draft, getattr(args, "draft_tokens", None))  # before the model, which takes seconds
+    check_sharing(args.draft, getattr(args, "share_drafts", False))
     loading = given(args, LOADING)
     loaded = load_model(args.model, **loading)
     say_inexact(loaded)

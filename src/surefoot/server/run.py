@@ -18,7 +18,7 @@ import uvicorn
 from surefoot.asynchronous import AsyncEngine
 from surefoot.engine import Engine, lookahead
 from surefoot.loading import LoadedModel, load_model
-from surefoot.pairing import names_a_model
+from surefoot.pairing import check_sharing, names_a_model
 from surefoot.server.app import create_app
 from surefoot.server.logs import configure, log
 from surefoot.server.machine import bind, free_memory, kv_memory, url_of
@@ -40,6 +40,7 @@ def serve(settings: Settings, told: Callable[[LoadedModel], None] = lambda targe
     and the rest is ended. A second signal ends the program at once. Raises SurefootError for what can't be
     served, before anyone is told that it is. told: called with the target once it is loaded."""
     lookahead(settings.draft, settings.draft_tokens, settings.max_rows)  # before loading, which takes seconds
+    check_sharing(settings.draft, settings.share_drafts)
     with bind(settings.host, settings.port) as bound:
         target, draft = _load(settings)
         told(target)
@@ -50,6 +51,7 @@ def serve(settings: Settings, told: Callable[[LoadedModel], None] = lambda targe
                 target,
                 draft,
                 draft_tokens=settings.draft_tokens,
+                share_drafts=settings.share_drafts,
                 verify=settings.verify,
                 max_rows=settings.max_rows,
                 max_requests=settings.max_requests,

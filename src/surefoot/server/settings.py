@@ -38,6 +38,7 @@ class Settings:
     served_model_name: tuple[str, ...] = ()
     draft: str = "ngram"
     draft_tokens: int | None = None
+    share_drafts: bool = False
     verify: VerifyMode = "coupled"
     precision: str = "auto"
     threads: int | None = None
@@ -218,6 +219,7 @@ _CHECKS: Mapping[str, Callable[[str, object], object]] = {
     "served_model_name": _texts,
     "draft": _text,
     "draft_tokens": _count(0),
+    "share_drafts": _switch,
     "verify": _one_of(*VERIFY_MODES),
     "precision": _text,
     "threads": _count(1),
