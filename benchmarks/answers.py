@@ -1,4 +1,4 @@
-"""Whole answers, plain and with each drafter, taking turns on the same loaded model."""
+"""Whole answers, plain and with each drafter, ours and llama.cpp's, taking turns."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spread import Spread
+from writers import PEER, Answer, Writer
 
-from surefoot.engine import Engine
-from surefoot.results import Result
 from surefoot.types import SamplingParams
 
 PROMPTS = Path(__file__).parent / "prompts"
@@ -26,9 +25,11 @@ def prompts_of(kind: str, count: int) -> list[str]:
 class Answers:
     """What one drafter made of one kind of prompt at one temperature, beside plain decoding.
 
-    ratio: plain decoding time / this one's, over all prompts, the spread over repetitions. tokens_per_second:
-    likewise, first tokens left out. equal: every answer has plain decoding's tokens. other_share: of the
-    rounds' time, what neither model took.
+    ratio: tokens a second / those of our plain decoding, over all prompts, the spread over repetitions.
+    tokens_per_second: likewise, first tokens left out. equal: every answer has plain decoding's tokens; of
+    llama.cpp's drafters, those of its own, which is held against ours itself. mean_acceptance_length: of
+    llama.cpp's drafters from its count of accepted tokens, which may go beyond the answer's end.
+    other_share: of the rounds' time, what neither model took; None where nobody says.
     """
 
     kind: str
@@ -40,29 +41,29 @@ class Answers:
     ratio: Spread
     mean_acceptance_length: float
     acceptance_rate: float
-    other_share: float
+    other_share: float | None
 
 
 def compare(
-    engines: Mapping[str, Engine],
+    writers: Mapping[str, Writer],
     kind: str,
     temperature: float,
+    prompts: Sequence[Sequence[int]],
     *,
-    count: int,
     max_tokens: int,
     repetitions: int,
 ) -> list[Answers]:
-    """Answers `count` prompts of a kind with every engine, plain decoding among them, in turn."""
+    """Answers prompts of a kind, as token ids, with every writer, our plain decoding among them, in turn."""
     params = SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=1)
-    runs: dict[str, list[list[Result]]] = {name: [] for name in engines}
+    runs: dict[str, list[list[Answer]]] = {name: [] for name in writers}
     for repetition in range(repetitions):
-        taken: dict[str, list[Result]] = {name: [] for name in engines}
-        for prompt in prompts_of(kind, count):
-            for name in _rotated(list(engines), repetition):
-                taken[name] += engines[name].generate(prompt, params, chat=True)
-        for name, results in taken.items():
-            runs[name].append(results)
-    return [_summed(kind, temperature, name, runs[name], runs[PLAIN]) for name in engines]
+        taken: dict[str, list[Answer]] = {name: [] for name in writers}
+        for prompt in prompts:
+            for name in _rotated(list(writers), repetition):
+                taken[name].append(writers[name].write(prompt, params))
+        for name, answers in taken.items():
+            runs[name].append(answers)
+    return [_summed(kind, temperature, name, runs) for name in writers]
 
 
 def _rotated(names: list[str], by: int) -> list[str]:
@@ -70,37 +71,33 @@ def _rotated(names: list[str], by: int) -> list[str]:
 
 
 def _summed(
-    kind: str,
-    temperature: float,
-    draft: str,
-    runs: Sequence[Sequence[Result]],
-    plain: Sequence[Sequence[Result]],
+    kind: str, temperature: float, draft: str, runs: Mapping[str, Sequence[Sequence[Answer]]]
 ) -> Answers:
-    everything = [result for results in runs for result in results]
-    stats = [result.stats for result in everything]
-    rounds = sum(s.rounds for s in stats)
-    drafted = sum(s.draft_tokens for s in stats)
-    other = sum(s.other_ms for s in stats)
-    whole = other + sum(s.draft_ms + s.verify_ms for s in stats)
+    mine, plain = runs[draft], runs[PLAIN]
+    expected = runs[PEER if draft.startswith(f"{PEER} ") else PLAIN][0]
+    everything = [answer for answers in mine for answer in answers]
+    rounds = sum(answer.rounds for answer in everything)
+    drafted = sum(answer.drafted for answer in everything)
+    whole = sum(answer.rounds_ms for answer in everything)
     return Answers(
         kind=kind,
         temperature=temperature,
         draft=draft,
-        tokens=sum(len(result.token_ids) for result in runs[0]),
+        tokens=sum(len(answer.token_ids) for answer in mine[0]),
         equal=all(
             one.token_ids == other.token_ids
-            for results in runs
-            for one, other in zip(results, plain[0], strict=True)
+            for answers in mine
+            for one, other in zip(answers, expected, strict=True)
         ),
-        tokens_per_second=Spread.of([_speed(results) for results in runs]),
-        ratio=Spread.of([_speed(one) / _speed(other) for one, other in zip(runs, plain, strict=True)]),
-        mean_acceptance_length=sum(s.mean_acceptance_length * s.rounds for s in stats) / max(rounds, 1),
-        acceptance_rate=sum(s.accepted_tokens for s in stats) / max(drafted, 1),
-        other_share=other / max(whole, 1e-9),
+        tokens_per_second=Spread.of([_speed(answers) for answers in mine]),
+        ratio=Spread.of([_speed(one) / _speed(other) for one, other in zip(mine, plain, strict=True)]),
+        mean_acceptance_length=sum(answer.timed_tokens for answer in everything) / max(rounds, 1),
+        acceptance_rate=sum(answer.accepted for answer in everything) / max(drafted, 1),
+        other_share=sum(answer.other_ms for answer in everything) / whole if whole else None,
     )
 
 
-def _speed(results: Sequence[Result]) -> float:
-    """Tokens a second after each answer's first emission, of all answers together."""
-    tokens = sum(result.stats.tokens_per_second * result.stats.decode_ms for result in results)
-    return tokens / max(sum(result.stats.decode_ms for result in results), 1e-9)
+def _speed(answers: Sequence[Answer]) -> float:
+    """Tokens a second after each answer's first, of all answers together."""
+    tokens = sum(answer.timed_tokens for answer in answers)
+    return 1000 * tokens / max(sum(answer.decode_ms for answer in answers), 1e-9)

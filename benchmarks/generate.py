@@ -2,6 +2,8 @@
 
     python benchmarks/generate.py --model qwen2.5-coder-1.5b-instruct --draft qwen2.5-coder-0.5b-instruct
 
+With `--peer PYTHON`, the interpreter of an environment with xllamacpp, llama.cpp writes the same answers at
+temperature 0: plain, with its n-gram drafters, and with the draft models of --draft.
 Prints tables, and as its last line one JSON object with everything in them.
 """
 
@@ -10,18 +12,22 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 
 import machine
 import torch
-from answers import KINDS, PLAIN, Answers, compare
+from answers import KINDS, PLAIN, Answers, compare, prompts_of
+from peers import Child, gguf
+from writers import Ours, Writer, llamas
 
 from surefoot.cli import guarded
 from surefoot.commands.options import DEFAULT_MODEL, Parser, number, whole
 from surefoot.engine import Engine
 from surefoot.loading import LoadedModel, load_model
 from surefoot.pairing import names_a_model
+from surefoot.prompts import prepare
 from surefoot.types import SamplingParams
 
 
@@ -31,11 +37,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         torch.set_num_threads(args.threads)
     report: dict[str, object] = {"machine": machine.describe()}
     print(json.dumps(report["machine"]))
-    report["models"] = [
-        _measure(name, precision, args)
-        for name in args.model or [DEFAULT_MODEL]
-        for precision in args.precision or ["auto"]
-    ]
+    report["models"] = [found for name in args.model or [DEFAULT_MODEL] for found in _measure(name, args)]
     print(json.dumps(report))
 
 
@@ -60,40 +62,62 @@ def _parser() -> Parser:
     add("--prompts", metavar="N", type=whole, default=1, help="of each kind (default 1)")
     add("--max-tokens", metavar="N", type=whole, default=128, help="of an answer (default 128)")
     add("--repetitions", metavar="N", type=whole, default=3, help="of every answer (default 3)")
-    add("--threads", metavar="N", type=whole, help="default: torch's own")
+    add("--peer", metavar="PYTHON", help="an interpreter that has llama.cpp")
+    add("--threads", metavar="N", type=whole, help="of ours and of the peer (default: torch's own)")
     return parser
 
 
-def _measure(name: str, precision: str, args: argparse.Namespace) -> dict[str, object]:
+def _measure(name: str, args: argparse.Namespace) -> list[dict[str, object]]:
+    """One model in every precision asked for."""
+    peer = Child(args.peer, "llama_answers.py", gguf(name), torch.get_num_threads()) if args.peer else None
+    with closing(peer) if peer else nullcontext():
+        return [_summary(name, precision, peer, args) for precision in args.precision or ["auto"]]
+
+
+def _summary(name: str, precision: str, peer: Child | None, args: argparse.Namespace) -> dict[str, object]:
     loaded = load_model(name, precision=precision, threads=args.threads)
-    answers = _answers(loaded, precision, args)
+    drafts = list(dict.fromkeys(args.draft or ["ngram"]))
+    theirs = llamas(peer, {draft: gguf(draft) for draft in drafts if names_a_model(draft)}) if peer else {}
+    answers = _answers(loaded, _ours(loaded, drafts, precision), theirs, args)
     _print_answers(f"{name}, {loaded.precision}", answers)
-    return {
+    found: dict[str, object] = {
         "model": name,
         "precision": loaded.precision,
         "kernels": loaded.kernels,
         "inexact": loaded.inexact,
         "answers": [asdict(one) for one in answers],
     }
+    if peer is not None:
+        print(f"  {peer.name}; {peer.system}")
+        found |= {"peer": peer.name, "peer_system": peer.system}
+    return found
 
 
-def _answers(loaded: LoadedModel, precision: str, args: argparse.Namespace) -> list[Answers]:
+def _ours(loaded: LoadedModel, drafts: Sequence[str], precision: str) -> dict[str, Writer]:
     engines = {
         draft: Engine(loaded, draft=load_model(draft, precision) if names_a_model(draft) else draft)
-        for draft in dict.fromkeys([PLAIN, *(args.draft or ["ngram"])])
+        for draft in dict.fromkeys([PLAIN, *drafts])
     }
     for engine in engines.values():
         engine.generate("Count to ten.", SamplingParams(max_tokens=8, seed=0), chat=True)
-    temperatures = [0.0, 0.8] if args.temperature is None else args.temperature
+    return {draft: Ours(engine) for draft, engine in engines.items()}
+
+
+def _answers(
+    loaded: LoadedModel, ours: Mapping[str, Writer], theirs: Mapping[str, Writer], args: argparse.Namespace
+) -> list[Answers]:
     return [
         answers
         for kind in args.kind or KINDS
-        for temperature in temperatures
+        for temperature in ([0.0, 0.8] if args.temperature is None else args.temperature)
         for answers in compare(
-            engines,
+            {**ours, **theirs} if temperature == 0 else ours,
             kind,
             temperature,
-            count=args.prompts,
+            [
+                prepare(prompt, SamplingParams(), loaded.tokenizer, chat=True).ids
+                for prompt in prompts_of(kind, args.prompts)
+            ],
             max_tokens=args.max_tokens,
             repetitions=args.repetitions,
         )
@@ -101,14 +125,14 @@ def _answers(loaded: LoadedModel, precision: str, args: argparse.Namespace) -> l
 
 
 COLUMNS = ("kind", "T", "drafter", "tokens", "equal", "tokens/s", "× plain", "length", "rate", "other")
-WIDTHS = (5, 3, 28, 6, 5, 19, 16, 6, 4, 5)
 
 
 def _print_answers(title: str, answers: Sequence[Answers]) -> None:
     print(f"\n{title}: whole answers; median (least–most of the repetitions)")
     lines = [COLUMNS, *map(_cells, answers)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
-        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, WIDTHS, strict=True)))
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
 
 
 def _cells(one: Answers) -> tuple[str, ...]:
@@ -122,7 +146,7 @@ def _cells(one: Answers) -> tuple[str, ...]:
         f"{one.ratio:.2f}",
         f"{one.mean_acceptance_length:.2f}",
         f"{one.acceptance_rate:.2f}",
-        f"{one.other_share:.1%}",
+        "" if one.other_share is None else f"{one.other_share:.1%}",
     )
 
 

@@ -18,13 +18,14 @@ from dataclasses import asdict
 
 import machine
 import torch
+from peers import gguf
 from spread import Spread
 from subjects import Ours, Peer, Subject
 
 from surefoot.cli import guarded
 from surefoot.commands.options import DEFAULT_MODEL, Parser, whole
 from surefoot.loading import LoadedModel, load_model
-from surefoot.models.catalog import list_models, resolve
+from surefoot.models.catalog import list_models
 
 ROWS = (1, 2, 4, 8, 16, 32)
 CONTEXT = 300
@@ -60,7 +61,7 @@ def _present() -> list[str]:
 
 def _measure(name: str, args: argparse.Namespace) -> list[dict[str, object]]:
     """One model in every precision asked for."""
-    peer = Peer(args.peer, resolve(name), args.threads) if args.peer else None
+    peer = Peer(args.peer, gguf(name), args.threads) if args.peer else None
     with closing(peer) if peer else nullcontext():
         found = []
         for precision in args.precision or ["auto"]:

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from surefoot.engine import Engine
 from surefoot.models.build import PRECISIONS
-from surefoot.types import SurefootError
+from surefoot.types import SamplingParams, SurefootError
 from tests.models_fixture import SMOLLM2, smollm2_path
 from tests.threads import one_thread
 
@@ -54,6 +55,60 @@ def test_generate_measures_answers_plain_and_speculated(last_line: Benchmark) ->
         assert answers["tokens"] == 6
         assert answers["tokens_per_second"]["min"] <= answers["tokens_per_second"]["max"]
     assert model["answers"][0]["ratio"] == {"min": 1, "median": 1, "max": 1}
+
+
+def test_llama_answers_the_same_prompts_at_temperature_0(last_line: Benchmark, tmp_path: Path) -> None:
+    log = tmp_path / "asked"
+    peer = interpreter(
+        tmp_path,
+        f"""
+log = open({str(log)!r}, "w")
+print(json.dumps(sys.argv[1:]), file=log, flush=True)
+print(json.dumps({{"peer": "fake", "system": "none"}}), flush=True)
+for line in sys.stdin:
+    asked = json.loads(line)
+    timings = {{"predicted_n": 7, "predicted_ms": 12.0}}
+    if asked["speculation"]["type"] != "none":
+        timings |= {{"draft_n": 8, "draft_n_accepted": 4}}
+    odd = asked["speculation"]["type"] == "ngram_mod"
+    print(json.dumps(asked), file=log, flush=True)
+    print(json.dumps({{"tokens": [0] * 6 + [odd], "timings": timings}}), flush=True)
+""",
+    )
+    arguments = ["--kind", "story", "--max-tokens", "7", "--repetitions", "1", "--draft", SMOLLM2]
+    [model] = last_line("generate", [*arguments, "--peer", peer])["models"]
+    assert (model["peer"], model["peer_system"]) == ("fake", "none")
+    found = {(one["temperature"], one["draft"]): one for one in model["answers"]}
+    ways = {
+        "llama.cpp": {"type": "none"},
+        "llama.cpp ngram-simple": {"type": "ngram_simple"},
+        "llama.cpp ngram-simple 3/8": {"type": "ngram_simple", "size_n": 3, "size_m": 8},
+        "llama.cpp ngram-mod": {"type": "ngram_mod"},
+        f"llama.cpp {SMOLLM2}": {"type": "draft_simple", "model": str(smollm2_path())},
+    }
+    ours = ["none", SMOLLM2]
+    assert list(found) == [(0, name) for name in [*ours, *ways]] + [(0.8, name) for name in ours]
+
+    plain = found[0, "none"]["tokens_per_second"]["median"]
+    for name in ways:
+        assert found[0, name]["tokens"] == 7
+        assert found[0, name]["tokens_per_second"]["median"] == 500  # the first token is not among the timed
+        assert found[0, name]["ratio"]["median"] == 500 / plain
+        assert found[0, name]["other_share"] is None
+    # Ours wrote something else; ngram-mod alone wrote something else than llama.cpp by itself.
+    assert [found[0, name]["equal"] for name in ways] == [False, True, True, False, True]
+    assert found[0, "llama.cpp"]["mean_acceptance_length"] == 1
+    assert found[0, "llama.cpp ngram-mod"]["mean_acceptance_length"] == 3
+    assert found[0, "llama.cpp ngram-mod"]["acceptance_rate"] == 0.5
+
+    argv, *asked = map(json.loads, log.read_text().splitlines())
+    assert argv == [str(BENCHMARKS / "llama_answers.py"), str(smollm2_path()), "1"]
+    assert [one["speculation"] for one in asked] == list(ways.values())
+    [prompt] = import_module("answers").prompts_of("story", 1)
+    ids = Engine(SMOLLM2, draft=None).generate(prompt, SamplingParams(max_tokens=1), chat=True)
+    for one in asked:
+        assert one["prompt"] == list(ids[0].prompt_token_ids)
+        assert one["max_tokens"] == 7
 
 
 PASS = ["--model", SMOLLM2, "--threads", "1", "--runs", "1", "--prompt", "8"]
@@ -134,9 +189,24 @@ def test_a_peer_that_is_not_there_is_said(last_line: Benchmark) -> None:
 @pytest.mark.skipif(
     any(importlib.util.find_spec(name) for name in ("xllamacpp", "llama_cpp")), reason="llama.cpp is here"
 )
-def test_an_environment_without_llama_is_said(last_line: Benchmark) -> None:
-    with pytest.raises(SurefootError, match=r"^the peer ended: no llama\.cpp: neither xllamacpp nor"):
-        last_line("pass", [*PASS, "--peer", sys.executable])
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["pass", *PASS], "neither xllamacpp nor llama-cpp-python is installed here"),
+        (["generate", "--model", SMOLLM2], "xllamacpp is not installed here"),
+    ],
+)
+def test_an_environment_without_llama_is_said(
+    last_line: Benchmark, arguments: Sequence[str], reason: str
+) -> None:
+    with pytest.raises(SurefootError, match=rf"^the peer ended: no llama\.cpp: {reason}$"):
+        last_line(arguments[0], [*arguments[1:], "--peer", sys.executable])
+
+
+@pytest.mark.parametrize("benchmark", ["pass", "generate"])
+def test_llama_is_not_asked_for_a_folder(last_line: Benchmark, tmp_path: Path, benchmark: str) -> None:
+    with pytest.raises(SurefootError, match=f"^llama.cpp reads GGUF files alone; {tmp_path} is a folder$"):
+        last_line(benchmark, ["--model", str(tmp_path), "--peer", sys.executable])
 
 
 def test_quality_compares_every_precision_with_fp32(last_line: Benchmark) -> None:
