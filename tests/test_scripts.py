@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PYTEST = "-m pytest -n 2 --dist loadfile --no-loadscope-reorder"
 
 INTERPRETER = """#!/bin/bash
 echo "$*" >>"$(dirname "$0")/../../calls"
@@ -159,14 +160,14 @@ def test_every_check_runs(machine: Machine, script: str) -> None:
         "check",
         "format --check",
         "--strict",
-        "-m pytest -m not models and not soak and not gpu",
+        f"{PYTEST} -m not models and not soak and not gpu",
     ]
 
 
 def test_the_tests_of_larger_models_are_asked_for_and_the_rest_goes_to_pytest(machine: Machine) -> None:
     machine.install_python()
     machine.run("scripts/test", "--models", "-k", "a4")
-    assert machine.calls()[-1] == "-m pytest -m not gpu -k a4"
+    assert machine.calls()[-1] == f"{PYTEST} -m not gpu -k a4"
 
 
 def test_a_check_that_fails_fails_the_script(machine: Machine) -> None:
