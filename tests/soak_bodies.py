@@ -218,7 +218,7 @@ def _broken_bodies(too_long: list[int]) -> list[tuple[int, str | None, str, Any]
         "logit_bias": ({"1": 101}, {"x": 1}, {"-1": 1}, {"1": 1, "01": 2}, [], {"999999999999": 1}),
         "bad_words": ([""], "x"),
         "ignore_eos": (1, "true"),
-        "stream_options": ({"include_usage": True}, {}),
+        "stream_options": ({"include_usage": True}, {"include_usage": True, "include_obfuscation": False}),
         "structured_outputs": ({}, {"regex": "a", "choice": ["b"]}),
         "nonsense": (1,),
     }

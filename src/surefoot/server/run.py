@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from surefoot.server.settings import Settings
 
 _LAST_WORDS = 5  # seconds that clients have for taking the ends of their answers
+_ON_THEIR_WAY = 0.2  # seconds in which requests that were sent before the end are read, and refused
 
 
 def serve(settings: Settings, told: Callable[[LoadedModel], None] = lambda target: None) -> None:
@@ -157,6 +158,14 @@ class Server(uvicorn.Server):
         if not self._engine.is_open:
             self.close("the engine failed")
         return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        await asyncio.sleep(_ON_THEIR_WAY)  # uvicorn would close connections whose requests it hasn't read
+        await super().shutdown(sockets)
+        if left := set(self.server_state.tasks):  # cancelled: they tell their clients so
+            await asyncio.wait(left, timeout=_LAST_WORDS)
 
     async def _close(self) -> None:
         try:
