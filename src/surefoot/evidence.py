@@ -211,8 +211,8 @@ class Evidence:
 
 
 def smallest_share(log_needed: float, moments: NDArray[np.float64], moved: NDArray[np.float64]) -> float:
-    """The smallest share of a fault that one game would have shown with probability `POWER`; infinite for
-    none.
+    """The smallest share of a fault that one game would have shown with probability `POWER`; more than 1, or
+    infinite, for none.
 
     log_needed: what the game's log e-value must reach. moments: mean and variance of the logarithm of each of
     its stakes where there is no fault, [2, λ]. moved: what the whole fault adds to them. Each logarithm is a
