@@ -87,9 +87,7 @@ def test_killed_started_again_and_ended_under_load() -> None:
     with serving(*LIMITS, "--grace", "1", port=port) as again, closing(half_a_request(port)) as half:
         assert again.ask(SHORT).json()["usage"]["completion_tokens"] > 0
         ends = asyncio.run(crowded(port, CLIENTS, lambda: again.process.send_signal(signal.SIGTERM)))
-        # No answer broke off. One that hadn't begun (status 0) counts as a connection that was refused:
-        # uvicorn still closes some that it hasn't read.
-        assert [end for end in ends if isinstance(end, Reply) and end.status] == []
+        assert [end for end in ends if not isinstance(end, ConnectionRefusedError)] == []
         assert half.recv(65_536).startswith(b"HTTP/1.1 503 ")
         code, log = again.end()
     assert code == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import selectors
 import signal
 import socket
 import threading
@@ -21,11 +22,12 @@ from surefoot.loading import LoadedModel, load_model
 from surefoot.pairing import check_sharing, names_a_model
 from surefoot.server.app import create_app
 from surefoot.server.logs import configure, log
-from surefoot.server.machine import bind, free_memory, kv_memory, url_of
+from surefoot.server.machine import bind, free_memory, kv_memory, refuse_handshakes, url_of
 from surefoot.server.metrics import Metrics
 from surefoot.server.observed import ObservedEngine
 from surefoot.server.service import Service
 from surefoot.server.starting import announce, start_of
+from surefoot.server.wire import Wire
 from surefoot.trace import Event, Writer
 from surefoot.types import SurefootError
 
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
     from surefoot.server.settings import Settings
 
 _LAST_WORDS = 5  # seconds that clients have for taking the ends of their answers
-_ON_THEIR_WAY = 0.2  # seconds in which requests that were sent before the end are read, and refused
+_TICK = 0.05  # seconds; waiting is counted in these, so that a machine that stands still cuts nobody off
+_TICKS = round(_LAST_WORDS / _TICK)
+_TURNS = 8  # of the event loop; it needs three to make a connection of what it has accepted
+_CLOSE = (b"connection", b"close")
 
 
 def serve(settings: Settings, told: Callable[[LoadedModel], None] = lambda target: None) -> None:
@@ -104,11 +109,13 @@ async def _serve(
 
 class Server(uvicorn.Server):
     """uvicorn's, which closes the engine before itself: so /health tells that it closes, and every answer
-    gets an end. announce: called once connections are accepted."""
+    gets an end; and which hears out every client that it let in. announce: called once connections are
+    accepted."""
 
     def __init__(
         self, config: uvicorn.Config, engine: AsyncEngine, grace: float, announce: Callable[[], None]
     ) -> None:
+        config.http = Wire
         super().__init__(config)
         self._engine, self._grace, self._announce = engine, grace, announce
         self._closing: asyncio.Task[None] | None = None
@@ -152,6 +159,8 @@ class Server(uvicorn.Server):
                 waiting=load.waiting,
                 grace=self._grace,
             )
+            for headers in (self.config.encoded_headers, self.server_state.default_headers):
+                headers.append(_CLOSE)  # nobody shall send another request where nobody will read it
             self._closing = asyncio.create_task(self._close())
 
     async def on_tick(self, counter: int) -> bool:
@@ -161,11 +170,16 @@ class Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
-            server.close()
-        await asyncio.sleep(_ON_THEIR_WAY)  # uvicorn would close connections whose requests it hasn't read
+            await _stop_accepting(server)
+        tasks = self.server_state.tasks
+        await _until(lambda: not tasks and not any(wire.is_owed for wire in self._wires()))
+        for task in list(tasks):  # what they wait for doesn't come; they tell their clients so
+            task.cancel()
+        await _until(lambda: not tasks)
         await super().shutdown(sockets)
-        if left := set(self.server_state.tasks):  # cancelled: they tell their clients so
-            await asyncio.wait(left, timeout=_LAST_WORDS)
+
+    def _wires(self) -> list[Wire]:
+        return [wire for wire in self.server_state.connections if isinstance(wire, Wire)]
 
     async def _close(self) -> None:
         try:
@@ -173,6 +187,32 @@ class Server(uvicorn.Server):
         except BaseException as error:  # whoever closes it once more is told
             log("error", "engine", fault=error)
         self.should_exit = True
+
+
+async def _stop_accepting(server: asyncio.Server) -> None:
+    """Closing a socket resets whom the kernel connected and nobody accepted. So first the kernel is told to
+    connect nobody else, then everyone is accepted, and only then nobody listens. Where the kernel can't be
+    told, a client that connects between the last look and the closing, one statement apart, is reset."""
+    with selectors.DefaultSelector() as waiting:
+        for listening in server.sockets:
+            refuse_handshakes(listening)
+            waiting.register(listening, selectors.EVENT_READ)
+        await asyncio.sleep(_TICK)  # handshakes that were begun are completed
+        await _until(lambda: not waiting.select(0))
+        server.close()
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
+async def _until(reached: Callable[[], bool]) -> None:
+    """Returns once it is so twice, with a turn of the event loop between, in which it reads whatever came
+    meanwhile; or when _LAST_WORDS are over."""
+    for _ in range(_TICKS):
+        if reached():
+            await asyncio.sleep(0)
+            if reached():
+                return
+        await asyncio.sleep(_TICK)
 
 
 def _load(settings: Settings) -> tuple[LoadedModel, LoadedModel | str]:
