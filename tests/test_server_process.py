@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,26 +39,30 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @dataclass
 class Running:
-    """A server that serves. printed: its standard error so far."""
+    """A server that serves. printed: its standard error until it did. logged: the lines from then on, which
+    are read as they come: a full pipe would hold up the server."""
 
     process: subprocess.Popen[str]
     url: str
     printed: str
+    logged: Future[list[str]]
 
     def ask(self, body: dict[str, Any]) -> httpx.Response:
         return httpx.post(self.url + COMPLETIONS, json=body, timeout=PATIENCE)
 
     def end(self) -> tuple[int, list[dict[str, Any]]]:
         """The exit code, and the log."""
-        assert self.process.stderr
-        log = [json.loads(line) for line in self.process.stderr.read().splitlines()]
+        log = [json.loads(line) for line in self.logged.result(PATIENCE)]
         return self.process.wait(PATIENCE), log
 
 
 @contextmanager
 def serving(*flags: str, port: int = 0) -> Iterator[Running]:
     command = [sys.executable, "-m", "surefoot", "serve", "--port", str(port), "--threads", "1", *flags]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with (
+        subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process,
+        ThreadPoolExecutor(1) as reader,
+    ):
         clock = threading.Timer(PATIENCE, process.kill)
         clock.start()
         try:
@@ -69,7 +73,7 @@ def serving(*flags: str, port: int = 0) -> Iterator[Running]:
                 assert line, f"it ended: {printed}"
                 printed += line
                 found = re.fullmatch(r"surefoot: serving .+ on (http://127\.0\.0\.1:\d+)\n", line)
-            yield Running(process, found[1], printed)
+            yield Running(process, found[1], printed, reader.submit(process.stderr.readlines))
         finally:
             clock.cancel()
             process.kill()
@@ -119,6 +123,18 @@ def test_what_goes_on_past_the_grace_gets_an_end(model: str) -> None:
     assert code == 0
     [closing] = [line for line in log if line["event"] == "closing"]
     assert (closing["reason"], closing["running"], closing["grace"]) == ("SIGINT", 2, 0)
+
+
+def test_a_log_longer_than_a_pipe_holds_up_nobody(model: str) -> None:
+    """Of this file's own `serving`."""
+    with serving("--model", model) as running, httpx.Client(timeout=PATIENCE) as client:
+        for _ in range(20):
+            path = "/" + "a" * 10_000
+            assert client.get(running.url + path).status_code == 404
+        running.process.send_signal(signal.SIGTERM)
+        code, log = running.end()
+    assert code == 0
+    assert sum(len(line.get("path", "")) for line in log) > 2 * 65_536
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
