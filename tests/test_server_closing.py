@@ -10,9 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from surefoot.server import run as running
-from surefoot.server.service import Service
 from surefoot.server.wire import Wire
-from tests.serving import run, toy_service
+from tests.serving import Gated, run, toy_service
 from tests.test_server_operation import COMPLETIONS, ENDLESS, SHORT, listening
 
 HEAD = f"POST {COMPLETIONS} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
@@ -138,22 +137,22 @@ def test_what_is_asked_over_a_connection_that_rested_is_refused() -> None:
 
 
 def test_a_stream_gets_its_last_event_and_then_its_end() -> None:
-    async def main(served: Service) -> str:
+    async def main() -> None:
+        model = Gated(free=1)
         body = json.dumps(ENDLESS | {"stream": True})
-        async with listening(served) as (server, http):
-            assert http.base_url.port
-            client = Client(http.base_url.port, f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}")
+        async with toy_service(model) as served, listening(served) as (server, http):
+            client = Client(http.base_url.port or 0, f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}")
             await client.until("data: ")
+            await model.is_held()
             server.close("the test")
-            return await client.rest()
-
-    async def checked() -> None:
-        async with toy_service() as served:
-            *_, event, end = (await main(served)).rstrip("\r\n").split("\r\n")
+            while served.engine._commands.qsize() < 2:  # to wake its thread, and to stop it
+                await asyncio.sleep(0)
+            model.gate.set()
+            *_, event, end = (await client.rest()).rstrip("\r\n").split("\r\n")
             assert end == "0"  # the last of its chunks
             assert json.loads(event.removeprefix("data: ").strip())["error"]["code"] == 503
 
-    run(checked)
+    run(main)
 
 
 @pytest.mark.parametrize("path", ["/health", "/nowhere", COMPLETIONS])
@@ -168,5 +167,44 @@ def test_every_answer_of_a_server_that_closes_says_that_its_connection_ends(path
             assert answer.headers["connection"] == "close"
             endless.send(WHOLE[-1])
             check_refused(await endless.rest())
+
+    run(main)
+
+
+def test_a_request_that_began_long_before_is_told_too() -> None:
+    """uvicorn makes its headers anew every second, and a request keeps those of its first moment."""
+
+    async def main() -> None:
+        async with toy_service() as served, listening(served) as (server, http):
+            early = Client(http.base_url.port or 0, WHOLE[:-1])
+            await http.get("/health")  # so that it has been read
+            headers = server.server_state.default_headers
+            while server.server_state.default_headers is headers:
+                await asyncio.sleep(0.01)
+            server.close("the test")
+            early.send(WHOLE[-1])
+            check_refused(await early.rest())
+
+    run(main)
+
+
+def test_what_came_while_it_was_looked_at_is_read_before_it_is_looked_at_again() -> None:
+    async def main() -> None:
+        ours, theirs = socket.socketpair()
+        read: list[bytes] = []
+        looks: list[int] = []
+
+        def reached() -> bool:
+            if not looks:
+                theirs.send(b"a")
+            looks.append(len(read))
+            return True
+
+        asyncio.get_running_loop().add_reader(ours, lambda: read.append(ours.recv(1)))
+        await running._until(reached)
+        asyncio.get_running_loop().remove_reader(ours)
+        assert looks == [0, 1]
+        ours.close()
+        theirs.close()
 
     run(main)

@@ -161,6 +161,9 @@ class Server(uvicorn.Server):
             )
             for headers in (self.config.encoded_headers, self.server_state.default_headers):
                 headers.append(_CLOSE)  # nobody shall send another request where nobody will read it
+            for wire in self._wires():
+                if wire.cycle:  # uvicorn gives a request the list that there is when it begins
+                    wire.cycle.default_headers = self.server_state.default_headers
             self._closing = asyncio.create_task(self._close())
 
     async def on_tick(self, counter: int) -> bool:
@@ -205,11 +208,12 @@ async def _stop_accepting(server: asyncio.Server) -> None:
 
 
 async def _until(reached: Callable[[], bool]) -> None:
-    """Returns once it is so twice, with a turn of the event loop between, in which it reads whatever came
-    meanwhile; or when _LAST_WORDS are over."""
+    """Returns once it is so twice, with two turns of the event loop between: what came before the first is
+    found in the one and read in the other. Or when _LAST_WORDS are over."""
     for _ in range(_TICKS):
         if reached():
-            await asyncio.sleep(0)
+            for _ in range(2):
+                await asyncio.sleep(0)
             if reached():
                 return
         await asyncio.sleep(_TICK)
