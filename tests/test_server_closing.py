@@ -44,6 +44,18 @@ class Client:
             got += await asyncio.get_running_loop().sock_recv(self._socket, 65_536)
 
 
+def close_after(server: running.Server, act: Callable[[], None]) -> None:
+    """Closes a server, and acts at the very moment when it stops listening."""
+    ends = server.shutdown
+
+    async def shutdown(sockets: list[socket.socket] | None = None) -> None:
+        act()
+        await ends(sockets)
+
+    server.shutdown = shutdown  # type: ignore[method-assign]
+    server.close("the test")
+
+
 def answers_at_the_end(
     act: Callable[[int], list[Client]], late: Callable[[list[Client]], None] | None = None
 ) -> list[str]:
@@ -55,14 +67,7 @@ def answers_at_the_end(
         async with toy_service() as served, listening(served) as (server, http):
             port = http.base_url.port
             assert port
-            ends = server.shutdown
-
-            async def shutdown(sockets: list[socket.socket] | None = None) -> None:
-                clients.extend(act(port))
-                await ends(sockets)
-
-            server.shutdown = shutdown  # type: ignore[method-assign]
-            server.close("the test")
+            close_after(server, lambda: clients.extend(act(port)))
             while not clients or any(each.is_serving() for each in server.servers):
                 await asyncio.sleep(0)
             if late:
@@ -123,14 +128,7 @@ def test_what_is_asked_over_a_connection_that_rested_is_refused() -> None:
             assert http.base_url.port
             client = Client(http.base_url.port, WHOLE)
             await client.until('"usage"')
-            ends = server.shutdown
-
-            async def shutdown(sockets: list[socket.socket] | None = None) -> None:
-                client.send(WHOLE)
-                await ends(sockets)
-
-            server.shutdown = shutdown  # type: ignore[method-assign]
-            server.close("the test")
+            close_after(server, lambda: client.send(WHOLE))
             check_refused(await client.rest())
 
     run(main)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 _LAST_WORDS = 5  # seconds that clients have for taking the ends of their answers
 _TICK = 0.05  # seconds; waiting is counted in these, so that a machine that stands still cuts nobody off
 _TICKS = round(_LAST_WORDS / _TICK)
-_TURNS = 8  # of the event loop; it needs three to make a connection of what it has accepted
+_TO_CONNECT = 8  # turns of the event loop; it needs three to make a connection of what it has accepted
 _CLOSE = (b"connection", b"close")
 
 
@@ -203,8 +203,7 @@ async def _stop_accepting(server: asyncio.Server) -> None:
         await asyncio.sleep(_TICK)  # handshakes that were begun are completed
         await _until(lambda: not waiting.select(0))
         server.close()
-    for _ in range(_TURNS):
-        await asyncio.sleep(0)
+    await _turns(_TO_CONNECT)
 
 
 async def _until(reached: Callable[[], bool]) -> None:
@@ -212,11 +211,16 @@ async def _until(reached: Callable[[], bool]) -> None:
     found in the one and read in the other. Or when _LAST_WORDS are over."""
     for _ in range(_TICKS):
         if reached():
-            for _ in range(2):
-                await asyncio.sleep(0)
+            await _turns(2)
             if reached():
                 return
         await asyncio.sleep(_TICK)
+
+
+async def _turns(count: int) -> None:
+    """So many turns of the event loop for everybody else."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def _load(settings: Settings) -> tuple[LoadedModel, LoadedModel | str]:
